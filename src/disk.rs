@@ -252,12 +252,6 @@ impl Disk {
         fs::remove_dir_all(path)
     }
 
-    /// Removes a folder with nothing in it.
-    pub fn remove_empty_folder(&self, path: &Path) -> io::Result<()> {
-        self.check(Operation::Remove)?;
-        fs::remove_dir(path)
-    }
-
     /// Whether another handle has a file's lock. Nothing is made or changed by asking.
     pub fn is_locked(&self, path: &Path) -> bool {
         let tried = fs::File::open(path).map(|file| file.try_lock_shared());

@@ -2,10 +2,10 @@
 //! time.
 
 use super::folder;
-use super::tensorboard::{TensorBoard, is_own};
+use super::tensorboard::TensorBoard;
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The file by which such a folder is known.
 pub const TABLE: &str = "replay.json";
@@ -15,6 +15,8 @@ pub const SHEET: &str = "replay.csv";
 pub const ACCURACY: &str = "accuracy.svg";
 /// The plot in which runs are compared.
 pub const COMPARISON: &str = "comparison.svg";
+/// The folder of the TensorBoard runs, which holds nothing else.
+pub const CURVES: &str = "curves";
 
 /// A TensorBoard run whose clock is virtual.
 #[derive(Clone, Debug)]
@@ -38,17 +40,8 @@ pub struct Point {
     pub values: Vec<(String, f64)>,
 }
 
-/// Whether a replay makes a file of this path within its folder.
-fn is_file(parts: &[&str]) -> bool {
-    match parts {
-        [name] => [TABLE, SHEET, ACCURACY, COMPARISON].contains(name),
-        [_, name] => is_own(name),
-        _ => false,
-    }
-}
-
-/// Writes `files`, by name and content, and `curves`, each in a folder of its own, into `folder`,
-/// in place of an earlier replay. What else is in its folder stays.
+/// Writes `files`, by name and content, and `curves`, each in a folder of its own in [`CURVES`], into
+/// `folder`, in place of an earlier replay. What else is in its folder stays.
 ///
 /// # Errors
 /// When they cannot be written, or `folder` holds something else.
@@ -58,53 +51,29 @@ pub fn write(
     files: &[(&str, String)],
     curves: &[Curves],
 ) -> Result<()> {
-    let there = disk.list(folder).unwrap_or_default();
-    if !there.is_empty() {
-        ensure!(
-            folder.join(TABLE).is_file(),
-            "{} holds something that is no replay; write an empty folder with --out",
-            folder.display()
-        );
-        remove(disk, folder)?;
+    let is_replay = folder.join(TABLE).is_file();
+    ensure!(
+        is_replay || disk.list(folder).unwrap_or_default().is_empty(),
+        "{} holds something that is no replay; write an empty folder with --out",
+        folder.display()
+    );
+    let (place, comparison) = (folder.join(CURVES), folder.join(COMPARISON));
+    if is_replay && place.is_dir() {
+        disk.remove_folder(&place).with_context(|| folder::cannot_write(&place))?;
     }
-    disk.create_folders(folder).with_context(|| folder::cannot_write(folder))?;
+    if is_replay && comparison.is_file() {
+        disk.remove_file(&comparison).with_context(|| folder::cannot_write(&comparison))?;
+    }
+    disk.create_folders(&place).with_context(|| folder::cannot_write(&place))?;
     for (name, content) in files {
-        folder::write(disk, &folder.join(name), content)?;
+        let path = folder.join(name);
+        disk.replace(&path, content.as_bytes()).with_context(|| folder::cannot_write(&path))?;
     }
     for Curves { name, began, points } in curves {
-        let sub = folder.join(name);
+        let sub = place.join(name);
         disk.create_folders(&sub).with_context(|| folder::cannot_write(&sub))?;
         let points = points.iter().map(|p| (began + p.seconds, p.step, &p.values[..]));
         TensorBoard::scalars(disk, &sub, *began, points)?;
     }
     Ok(())
-}
-
-/// Removes what a replay has written into `folder`. Links are not followed.
-fn remove(disk: &Disk, folder: &Path) -> Result<()> {
-    let list =
-        |place: &Path| disk.list(place).with_context(|| format!("listing {}", place.display()));
-    let name = |path: &Path| -> String {
-        path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-    };
-    let remove_file =
-        |file: &Path| disk.remove_file(file).with_context(|| folder::cannot_write(file));
-    let table = folder.join(TABLE);
-    for path in list(folder)? {
-        let (about, own) = (path.symlink_metadata()?, name(&path));
-        if about.is_file() && is_file(&[&own]) && path != table {
-            remove_file(&path)?;
-        }
-        if !about.is_dir() {
-            continue;
-        }
-        let (curves, others): (Vec<PathBuf>, Vec<PathBuf>) =
-            list(&path)?.into_iter().partition(|inside| is_file(&[&own, &name(inside)]));
-        curves.iter().try_for_each(|file| remove_file(file))?;
-        if !curves.is_empty() && others.is_empty() {
-            disk.remove_empty_folder(&path).with_context(|| folder::cannot_write(&path))?;
-        }
-    }
-    // By it the folder is known for a replay's, until nothing else of one is left.
-    remove_file(&table)
 }

@@ -1,6 +1,6 @@
 //! What the whole-program tests share: the binary, run from outside, and its records.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(unreachable_pub, reason = "tests")]
 
 use safetensors::SafeTensors;
 use serde_json::Value;

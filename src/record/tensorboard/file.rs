@@ -180,7 +180,7 @@ fn file_name(earlier: &[PathBuf]) -> String {
 }
 
 /// Whether an event file of this name is one that this program has written.
-pub(in crate::record) fn is_own(name: &str) -> bool {
+fn is_own(name: &str) -> bool {
     name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains(WRITER))
 }
 

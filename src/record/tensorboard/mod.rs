@@ -15,5 +15,5 @@ mod layout;
 mod proto;
 mod values;
 
-pub(super) use file::{TensorBoard, is_own};
+pub(super) use file::TensorBoard;
 pub(super) use hparams::Trial;
