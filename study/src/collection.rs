@@ -81,11 +81,11 @@ pub fn collect(
     let mut groups = Groups { left_out: others.collect(), ..Groups::default() };
     found.iter().for_each(|run| groups.add(run, &found));
     let Groups { mut tasks, arms, mut runs, left_out } = groups;
-    tasks.sort_by_key(|(keys, label)| {
-        let workers = keys.get("workers").and_then(Value::as_integer);
-        (label.label.split(',').next().map(String::from), workers)
-    });
-    let tasks: Vec<Label> = tasks.into_iter().map(|(_, label)| label).collect();
+    let workers = |task: &Label| {
+        let run = runs.iter().find(|run| run.task == task.name);
+        run.and_then(|run| run.measured.as_ref()).map(|measured| measured.workers)
+    };
+    tasks.sort_by_key(|task| (task.label.split(',').next().map(String::from), workers(task)));
     Run::sort(&mut runs, &tasks, &arms);
     let baseline = baseline_among(&arms, &runs, baseline)?;
     let differences = differences(&found);
@@ -111,7 +111,7 @@ pub fn collect(
 /// Runs by task and arm, as they are put together.
 #[derive(Default)]
 struct Groups {
-    tasks: Vec<(Keys, Label)>,
+    tasks: Vec<Label>,
     arms: Vec<Label>,
     runs: Vec<Run>,
     left_out: Vec<String>,
@@ -121,8 +121,8 @@ impl Groups {
     /// Adds one of `all` runs, unless it is left out for another of the same task, arm and seed.
     fn add(&mut self, found: &FoundRun, all: &[FoundRun]) {
         let mut run = Run {
-            task: self.task(found, all),
-            arm: self.arm(found, all),
+            task: named(&mut self.tasks, &task_label(found, all)),
+            arm: named(&mut self.arms, &arm_label(found, all)),
             seed: found.measured.seed,
             folder: found.folder.clone(),
             recipe: found.recipe.clone(),
@@ -141,27 +141,6 @@ impl Groups {
             other.folder.display(),
             if only_one_finished { "finished" } else { "is newer" }
         ));
-    }
-
-    /// The name of a run's task.
-    fn task(&mut self, run: &FoundRun, all: &[FoundRun]) -> String {
-        if let Some((_, label)) = self.tasks.iter().find(|(keys, _)| *keys == run.task) {
-            return label.name.clone();
-        }
-        let label = labelled(&task_label(run, all), self.tasks.iter().map(|(_, label)| label));
-        self.tasks.push((run.task.clone(), label.clone()));
-        label.name
-    }
-
-    /// The name of a run's arm.
-    fn arm(&mut self, run: &FoundRun, all: &[FoundRun]) -> String {
-        let text = arm_label(run, all);
-        if let Some(label) = self.arms.iter().find(|label| label.label == text) {
-            return label.name.clone();
-        }
-        let label = labelled(&text, self.arms.iter());
-        self.arms.push(label.clone());
-        label.name
     }
 }
 
@@ -245,15 +224,18 @@ fn varied<'a>(own: &Keys, others: impl Iterator<Item = &'a Keys>) -> String {
     words + &absent.iter().map(|key| format!(" no {key}")).collect::<String>()
 }
 
-/// A label of these words, with a name for files that no other has.
-fn labelled<'a>(text: &str, others: impl Iterator<Item = &'a Label>) -> Label {
-    let taken: Vec<&str> = others.map(|label| label.name.as_str()).collect();
+/// The name, fit for files, of the label of these words, which is added where there is none.
+fn named(labels: &mut Vec<Label>, text: &str) -> String {
+    if let Some(known) = labels.iter().find(|label| label.label == text) {
+        return known.name.clone();
+    }
     let mut name = names::plain(text);
     while name.contains("--") {
         name = name.replace("--", "-");
     }
-    let name = names::free(&name, |name| taken.contains(&name));
-    Label { name, label: text.into() }
+    let name = names::free(&name, |name| labels.iter().any(|label| label.name == name));
+    labels.push(Label { name: name.clone(), label: text.into() });
+    name
 }
 
 fn baseline_among(arms: &[Label], runs: &[Run], wanted: Option<&str>) -> Result<Option<String>> {
@@ -403,9 +385,10 @@ mod tests {
 
     #[test]
     fn names_are_their_own_and_fit_files() {
-        let first = labelled("topk a/b  c", [].iter());
-        assert_eq!(first.name, "topk-a-b-c");
-        assert_eq!(labelled("topk a b-c", [first].iter()).name, "topk-a-b-c-2");
+        let mut labels = Vec::new();
+        let names =
+            ["topk a/b  c", "topk a b-c", "topk a/b  c"].map(|text| named(&mut labels, text));
+        assert_eq!(names, ["topk-a-b-c", "topk-a-b-c-2", "topk-a-b-c"]);
     }
 
     #[test]
