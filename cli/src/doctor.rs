@@ -74,7 +74,7 @@ fn shown(fact: &Fact) -> String {
 fn row(check: &Check) -> String {
     let Check { check: kind, name, device, worst, error, tolerance, ok, fault, ms, .. } = check;
     let word = if *ok { "ok" } else { "FAILED" };
-    let head = format!("{:<9} {name:<44} {device:<7}", kind.name());
+    let head = format!("{kind:<9} {name:<44} {device:<7}");
     let what = match (worst, error, tolerance) {
         (Some(worst), Some(error), Some(tolerance)) => {
             let count = check.compared.len();
@@ -105,13 +105,12 @@ fn verdict(summary: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::check::Kind;
     use gradwire_models::compare::Comparison;
 
     #[test]
     fn a_row_says_what_failed_and_by_how_much() {
         let off = || Ok(vec![Comparison::new("gradient of bias", 3e-3, 2e-5)]);
-        let check = Check::of(Kind::Operation, "linear", "cuda:1", off);
+        let check = Check::of("operation", "linear", "cuda:1", off);
         let text = row(&check);
         for part in ["operation linear", "cuda:1", "3.0e-3 of 2e-5", "FAILED", "gradient of bias"] {
             assert!(text.contains(part), "{part}: {text}");
@@ -119,7 +118,7 @@ mod tests {
         let mut summary = Summary::default();
         summary.add(&check);
         assert!(verdict(&summary).contains("1 of 1 checks FAILED: operation linear on cuda:1"));
-        let stopped = Check::of(Kind::Model, "vgg16", "cpu", || Err(anyhow::anyhow!("no memory")));
+        let stopped = Check::of("model", "vgg16", "cpu", || Err(anyhow::anyhow!("no memory")));
         assert!(row(&stopped).contains("FAILED") && row(&stopped).contains("no memory"));
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
-use gradwire::record::Mode;
+use gradwire::record::{Mode, Provenance};
 use gradwire::text::duration;
 use gradwire::train::requests::Requests;
 use gradwire_study::estimate;
@@ -233,8 +233,9 @@ impl Running {
 
 /// The command as it can be typed again, but for `--resume`.
 fn command() -> String {
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    report::command_line(&words.filter(|word| word != "--resume").collect::<Vec<_>>())
+    let mut words = Provenance::here().command;
+    words.retain(|word| word != "--resume");
+    report::command_line(&words)
 }
 
 /// Seeds after which `--until-decided` looks at the verdicts.

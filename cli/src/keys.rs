@@ -28,16 +28,18 @@ pub(super) struct Schema {
     of: File,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum File {
-    /// A run
+/// A file that a command takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum File {
+    /// A run: `gradwire train FILE`
     Recipe,
-    /// A grid of runs and what they are to show
+    /// A grid of runs and what they are to show: `gradwire reproduce FILE`
     Experiment,
 }
 
 impl File {
-    fn word(self) -> &'static str {
+    /// Its kind in a word.
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Recipe => "recipe",
             Self::Experiment => "experiment",

@@ -38,7 +38,7 @@ use gradwire::text::three_digits;
 use gradwire::train::evaluate::Evaluation;
 use named::Among;
 use refused::{Failure, tell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Data-parallel training with compressed gradient exchange.
@@ -132,13 +132,9 @@ impl Cli {
             Command::Doctor(doctor) => doctor.run(),
             Command::Runs(runs) => plain(runs.run().map_err(Failure::from)),
             Command::Eval(eval) => {
-                let one = eval.among.one(&eval.checkpoint);
-                plain(one.and_then(|checkpoint| Ok(Eval { checkpoint, ..eval }.run()?)))
+                plain(eval.among.one(&eval.checkpoint).and_then(|run| Ok(eval.run(&run)?)))
             }
-            Command::Sample(of) => {
-                let one = of.among.one(&of.run);
-                plain(one.and_then(|run| Ok(sample::Sample { run, ..of }.run()?)))
-            }
+            Command::Sample(of) => plain(of.among.one(&of.run).and_then(|run| Ok(of.run(&run)?))),
             Command::Advise(advise) => plain(advise.run()),
             Command::Compare(compare) => plain(compare.run()),
             Command::Report(report) => plain(report.run()),
@@ -156,13 +152,13 @@ impl Cli {
 }
 
 impl Eval {
-    fn run(self) -> Result<()> {
-        let mut saved = checkpoint::find(&self.checkpoint).map_err(|error| {
-            let best = self.checkpoint.join(checkpoint::BEST).join(checkpoint::MODEL);
-            match checkpoint::newest(&self.checkpoint) {
+    fn run(self, run: &Path) -> Result<()> {
+        let mut saved = checkpoint::find(run).map_err(|error| {
+            let best = run.join(checkpoint::BEST).join(checkpoint::MODEL);
+            match checkpoint::newest(run) {
                 Some(newest) if !best.is_file() => anyhow!(
                     "the run in {} has no model yet; evaluate its newest checkpoint: gradwire eval {}",
-                    self.checkpoint.display(),
+                    run.display(),
                     newest.display()
                 ),
                 _ => error,

@@ -58,8 +58,8 @@ impl List {
                 Ok(())
             }
             None => {
-                for names in Names::ALL {
-                    println!("{}", names.title());
+                for (names, title) in TITLES {
+                    println!("{title}");
                     names.print();
                     println!();
                 }
@@ -70,30 +70,20 @@ impl List {
     }
 }
 
-impl Names {
-    const ALL: [Self; 6] = [
-        Self::Schemes,
-        Self::Topologies,
-        Self::Models,
-        Self::Datasets,
-        Self::Optimizers,
-        Self::Recipes,
-    ];
+/// Every list in order, with how its names are written in a recipe.
+const TITLES: [(Names, &str); 6] = [
+    (Names::Schemes, "schemes (scheme = …)"),
+    (Names::Topologies, "topologies (exchange.topology = …)"),
+    (Names::Models, "models (model = …)"),
+    (Names::Datasets, "data sets (dataset = …)"),
+    (Names::Optimizers, "optimizers (optimizer.kind = …)"),
+    (Names::Recipes, "recipes (gradwire train …)"),
+];
 
+impl Names {
     fn print(self) {
         for (name, line) in self.rows() {
             println!("  {name:<20} {line}");
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Schemes => "schemes (scheme = …)",
-            Self::Topologies => "topologies (exchange.topology = …)",
-            Self::Models => "models (model = …)",
-            Self::Datasets => "data sets (dataset = …)",
-            Self::Optimizers => "optimizers (optimizer.kind = …)",
-            Self::Recipes => "recipes (gradwire train …)",
         }
     }
 

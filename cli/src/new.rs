@@ -1,7 +1,8 @@
 //! `gradwire new`: a commented recipe or experiment to start from.
 
+use crate::keys::File;
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gradwire::recipe::Recipes;
 use gradwire_study::experiment::Experiment;
 
@@ -12,18 +13,10 @@ const EXPERIMENT: &str = include_str!("../../runs/new/experiment.toml");
 #[derive(Debug, Args)]
 pub(super) struct New {
     /// What to print
-    what: What,
+    what: File,
     /// Print a built-in one in place of the commented one
     #[arg(long, value_name = "NAME")]
     from: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum What {
-    /// A run: `gradwire train FILE`
-    Recipe,
-    /// A grid of runs and what they are to show: `gradwire reproduce FILE`
-    Experiment,
 }
 
 impl New {
@@ -32,9 +25,9 @@ impl New {
     /// # Errors
     /// When nothing of that name is built in.
     pub(super) fn run(&self) -> Result<()> {
-        let (blank, all, word) = match self.what {
-            What::Recipe => (RECIPE, Recipes::all(), "recipe"),
-            What::Experiment => (EXPERIMENT, Experiment::built_in(), "experiment"),
+        let (blank, all) = match self.what {
+            File::Recipe => (RECIPE, Recipes::all()),
+            File::Experiment => (EXPERIMENT, Experiment::built_in()),
         };
         let text = match &self.from {
             None => blank,
@@ -42,6 +35,7 @@ impl New {
                 Some((_, text)) => text,
                 None => {
                     let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+                    let word = self.what.word();
                     bail!("there is no {word} {wanted:?}; built in are {}", names.join(", "));
                 }
             },

@@ -5,6 +5,7 @@ use crate::refused::Failure;
 use anyhow::{Context, Result};
 use clap::Args;
 use gradwire::disk::Disk;
+use gradwire::record::Provenance;
 use gradwire_exchange::network::Link;
 use gradwire_study::collection::{self, Collection};
 use gradwire_study::report;
@@ -62,9 +63,7 @@ impl Runs {
         let links = links.with_context(|| format!("--links {}", self.links));
         let (links, baseline) = (links.map_err(Failure::refused)?, self.baseline.as_deref());
         let mut collection = collection::collect(disk, &self.runs, &links, baseline)?;
-        let words: Vec<String> =
-            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-        collection.results.command = report::command_line(&words);
+        collection.results.command = report::command_line(&Provenance::here().command);
         Ok(collection)
     }
 }

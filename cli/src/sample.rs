@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use gradwire::checkpoint;
 use gradwire::train::sample::{Drawing, sample};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is continued, and how.
 #[derive(Debug, Args)]
@@ -33,9 +33,9 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    pub(crate) fn run(self) -> Result<()> {
-        let Self { run, prompt, tokens, temperature, top, seed, .. } = self;
-        let saved = checkpoint::find(&run)?;
+    pub(crate) fn run(self, run: &Path) -> Result<()> {
+        let Self { prompt, tokens, temperature, top, seed, .. } = self;
+        let saved = checkpoint::find(run)?;
         let text = sample(&saved, &prompt, Drawing { tokens, temperature, top, seed })?;
         println!("{prompt}{text}");
         Ok(())

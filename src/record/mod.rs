@@ -63,7 +63,7 @@ pub use event::{
     Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Started, Step, Tagged, Text,
     Warning,
 };
-pub use folder::{METRICS, RECIPE, is_run, is_written, lock, set_aside};
+pub use folder::{METRICS, PROVENANCE, RECIPE, is_run, is_written, lock, set_aside};
 pub use histogram::Histogram;
 pub use log::{RunLog, RunStatus};
 pub use provenance::{FileSum, Provenance};

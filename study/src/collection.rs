@@ -7,7 +7,8 @@ use crate::names;
 use crate::network::report::Named;
 use crate::report;
 use crate::results::{COLLECTED, Label, Outcome, Results, Run};
-use anyhow::{Context, Result, bail};
+use crate::runs;
+use anyhow::{Result, bail};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::{RECIPE, RunLog};
@@ -161,8 +162,7 @@ fn no_run(folder: &Path) -> String {
 fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<FoundRun> {
     let log = RunLog::read(disk, folder)?;
     let (outcome, measured) = (log.status(), Measured::with(disk, &log, links)?);
-    let path = folder.join(RECIPE);
-    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let text = runs::recipe_text(disk, folder)?;
     let mut arm = Recipe::from_toml(&text)?.decisive_keys()?;
     arm.remove("seed");
     // Files of the same name may hold other data.

@@ -2,12 +2,13 @@
 
 use crate::network::replay::{self, Assumptions, Replayed};
 use crate::network::report::Named;
+use crate::runs;
 use crate::statistics::{Moments, mean, median};
 use anyhow::{Context, Result};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::network::{self, Row, Stretch};
-use gradwire::record::{Event, Kind, Provenance, RunLog, Started, Step, Summary};
+use gradwire::record::{Event, Kind, Provenance, RECIPE, RunLog, Started, Step, Summary};
 use gradwire_exchange::Scheme;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -153,15 +154,8 @@ impl Measured {
     /// When its recipe or its other records cannot be read: with file and line.
     pub fn with(disk: &Disk, log: &RunLog, links: &[Named]) -> Result<Self> {
         let folder = log.folder();
-        let recipe = folder.join("recipe.toml");
-        let text = std::fs::read_to_string(&recipe).with_context(|| {
-            format!(
-                "cannot read {}: is {} the folder of a run?",
-                recipe.display(),
-                folder.display()
-            )
-        })?;
-        let recipe = Recipe::from_toml(&text).with_context(|| recipe.display().to_string())?;
+        let recipe = Recipe::from_toml(&runs::recipe_text(disk, folder)?)
+            .with_context(|| folder.join(RECIPE).display().to_string())?;
         let mut notes = Notes::default();
         log.events().iter().for_each(|event| notes.take(event));
         let Notes { started, steps, sent, before, evaluations, summary, .. } = notes;
@@ -184,7 +178,7 @@ impl Measured {
             downlink_bytes: mean(steps.iter().filter_map(|s| Some(s.downlink_bytes? as f64))),
             evaluations,
             summary,
-            provenance: provenance(disk, folder)?,
+            provenance: runs::provenance(disk, folder)?,
             ..Self::default()
         };
         if folder.join(network::FILE).exists() && measured.summary.steps > 0 {
@@ -389,14 +383,6 @@ fn work(stretches: &[Stretch]) -> Work {
             row.decode.iter().flatten().sum::<u64>() + row.learn.iter().sum::<u64>()
         }),
     }
-}
-
-/// What began the run.
-fn provenance(disk: &Disk, folder: &Path) -> Result<Provenance> {
-    const MAX_BYTES: u64 = 1 << 24;
-    let path = folder.join("provenance.json");
-    let bytes = disk.read(&path, MAX_BYTES).with_context(|| path.display().to_string())?;
-    serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
 }
 
 #[cfg(test)]

@@ -18,13 +18,13 @@ use crate::pace::Pace;
 use crate::report;
 use crate::results::{Label, Outcome, Results, Run};
 use crate::scale::Scale;
-use crate::{timings, verdict};
+use crate::{runs, timings, verdict};
 use anyhow::{Context, Result};
 use gradwire::checkpoint;
 use gradwire::cluster::Job as Processes;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
-use gradwire::record::{self, Mode, Provenance, RunLog};
+use gradwire::record::{self, Mode, RunLog};
 use gradwire::train::launch::{Start, train};
 use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
@@ -323,7 +323,7 @@ impl Job<'_> {
             folder: planned.folder.clone(),
             recipe: match outcome {
                 Outcome::Missing => String::new(),
-                _ => recipe(&self.disk, &folder)?,
+                _ => runs::recipe_text(&self.disk, &folder)?,
             },
             outcome,
             measured,
@@ -373,20 +373,8 @@ impl Job<'_> {
 
 /// What about the run in `folder` is not as planned; `None` when it is the planned run.
 fn difference(disk: &Disk, folder: &Path, planned: &PlannedRun) -> Result<Option<String>> {
-    let recipe = Recipe::from_toml(&recipe(disk, folder)?)?;
-    let provenance: Provenance = serde_json::from_slice(&read(disk, folder, "provenance.json")?)?;
-    planned.change(&recipe, &provenance)
-}
-
-/// The recipe that the run in `folder` was made of, as it was written then.
-fn recipe(disk: &Disk, folder: &Path) -> Result<String> {
-    Ok(String::from_utf8_lossy(&read(disk, folder, "recipe.toml")?).into_owned())
-}
-
-fn read(disk: &Disk, folder: &Path, name: &str) -> Result<Vec<u8>> {
-    const MAX_BYTES: u64 = 1 << 24;
-    let path = folder.join(name);
-    disk.read(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
+    let recipe = Recipe::from_toml(&runs::recipe_text(disk, folder)?)?;
+    planned.change(&recipe, &runs::provenance(disk, folder)?)
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -3,7 +3,9 @@
 use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
 use gradwire::recipe::NEWEST;
-use gradwire::record::{METRICS, RECIPE, RunLog, RunStatus, is_run, is_written};
+use gradwire::record::{
+    METRICS, PROVENANCE, Provenance, RECIPE, RunLog, RunStatus, is_run, is_written,
+};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::BufRead;
@@ -163,12 +165,36 @@ fn began(disk: &Disk, folder: &Path) -> f64 {
     first().or_else(made).unwrap_or(0.0)
 }
 
+/// The recipe of the run in `folder` as it was written.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn recipe_text(disk: &Disk, folder: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&read(disk, folder, RECIPE)?).into_owned())
+}
+
+/// What began the run in `folder`.
+///
+/// # Errors
+/// When it cannot be read, or is damaged.
+pub fn provenance(disk: &Disk, folder: &Path) -> Result<Provenance> {
+    let bytes = read(disk, folder, PROVENANCE)?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{} is damaged", folder.join(PROVENANCE).display()))
+}
+
+fn read(disk: &Disk, folder: &Path, name: &str) -> Result<Vec<u8>> {
+    const MAX_BYTES: u64 = 1 << 24;
+    let path = folder.join(name);
+    disk.read(&path, MAX_BYTES).with_context(|| {
+        format!("cannot read {}: is {} the folder of a run?", path.display(), folder.display())
+    })
+}
+
 /// The recipe of a run, unchecked.
 fn recipe(disk: &Disk, folder: &Path) -> Result<Table> {
-    const MAX_BYTES: u64 = 1 << 24;
-    let path = folder.join(RECIPE);
-    let bytes = disk.read(&path, MAX_BYTES).with_context(|| path.display().to_string())?;
-    String::from_utf8_lossy(&bytes).parse().with_context(|| path.display().to_string())
+    let text = recipe_text(disk, folder)?;
+    text.parse().with_context(|| folder.join(RECIPE).display().to_string())
 }
 
 fn at<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {

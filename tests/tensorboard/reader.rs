@@ -55,13 +55,13 @@ pub(crate) fn read_folder(folder: &Path) -> Vec<Record> {
     while let Some((length, rest)) = bytes.split_first_chunk() {
         // A checksum follows the length, and another the record.
         let (data, rest) = rest[4..].split_at(u64::from_le_bytes(*length) as usize);
-        records.push(record(Message::parse_from_bytes(data).unwrap()));
+        records.push(record(&Message::parse_from_bytes(data).unwrap()));
         bytes = &rest[4..];
     }
     records
 }
 
-fn record(event: Event) -> Record {
+fn record(event: &Event) -> Record {
     let values = event.get_summary().value.iter();
     Record {
         wall_time: event.wall_time,

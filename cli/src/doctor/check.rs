@@ -5,35 +5,12 @@ use gradwire_models::compare::Comparison;
 use serde::Serialize;
 use std::time::Instant;
 
-/// What a check is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
-    /// An operation of the models, against candle's composed path on the CPU.
-    Operation,
-    /// A model, against values that PyTorch computed in f64.
-    Model,
-    /// A training step of two workers, against candle's composed path on the CPU.
-    Step,
-}
-
-impl Kind {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Operation => "operation",
-            Self::Model => "model",
-            Self::Step => "step",
-        }
-    }
-}
-
 /// The outcome of one check.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Check {
-    /// What it is about.
-    pub(crate) check: Kind,
+    /// What it is about: an `operation` of the models against candle's composed path on the CPU; a `model` against
+    /// values that PyTorch computed in f64; a training `step` of two workers against the composed path.
+    pub(crate) check: &'static str,
     /// The operation, the model, or the scheme of the step.
     pub(crate) name: String,
     /// Where it was computed: `cpu`, `cuda:0`.
@@ -57,7 +34,7 @@ pub(crate) struct Check {
 impl Check {
     /// Does the work of a check. One that fails, or compares nothing, is not passed.
     pub(crate) fn of(
-        check: Kind,
+        check: &'static str,
         name: impl Into<String>,
         device: &str,
         work: impl FnOnce() -> Result<Vec<Comparison>>,
@@ -101,7 +78,7 @@ impl Summary {
         self.seconds += check.ms / 1e3;
         if !check.ok {
             let Check { check, name, device, .. } = check;
-            self.failed.push(format!("{} {name} on {device}", check.name()));
+            self.failed.push(format!("{check} {name} on {device}"));
         }
     }
 
@@ -118,7 +95,7 @@ mod tests {
     use anyhow::bail;
 
     fn of(work: impl FnOnce() -> Result<Vec<Comparison>>) -> Check {
-        Check::of(Kind::Operation, "linear", "cpu", work)
+        Check::of("operation", "linear", "cpu", work)
     }
 
     #[test]

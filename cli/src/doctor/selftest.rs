@@ -1,6 +1,6 @@
 //! The self-test: every operation and every model on a device, and one compressed training step.
 
-use super::check::{Check, Kind, Summary};
+use super::check::{Check, Summary};
 use super::step;
 use anyhow::{Context, Error, Result};
 use gradwire::machine;
@@ -41,20 +41,20 @@ pub(crate) fn run(
         let name = target.map_or_else(|| "cpu".into(), |number| format!("cuda:{number}"));
         for trial in TRIALS {
             let work = || trial.compare(&here).map_err(Error::new);
-            told(&Check::of(Kind::Operation, trial.name(), &name, work))?;
+            told(&Check::of("operation", trial.name(), &name, work))?;
         }
         for model in Config::all().iter().map(Config::name) {
             let work = || {
                 let golden = Golden::text(model).and_then(Golden::parse);
                 golden.and_then(|golden| golden.compare(&here)).context("comparing with PyTorch")
             };
-            told(&Check::of(Kind::Model, model, &name, work))?;
+            told(&Check::of("model", model, &name, work))?;
         }
     }
     // Two workers, as many threads as cores for both.
     let threads = (machine::cores() / 2).max(1);
     let work = || step::compare(device, threads);
-    told(&Check::of(Kind::Step, step::NAME, &device.to_string(), work))?;
+    told(&Check::of("step", step::NAME, &device.to_string(), work))?;
     Ok(summary)
 }
 
@@ -83,7 +83,7 @@ mod tests {
         assert_ne!(right, wrong);
         let passed = |text: &str| {
             let work = || Ok(Golden::parse(text)?.compare(&gpu::device(None)?)?);
-            let check = Check::of(Kind::Model, "fasttext", "cpu", work);
+            let check = Check::of("model", "fasttext", "cpu", work);
             let mut summary = Summary::default();
             summary.add(&check);
             (summary.ok(), check.worst)

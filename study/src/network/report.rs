@@ -278,7 +278,7 @@ fn draw(title: &str, lines: &[Line], x: Axis, y: Axis) -> String {
     let series = lines.iter().enumerate().map(|(number, (name, points))| {
         Series::line(name, Style::numbered(number), points.clone())
     });
-    Figure { title: title.into(), x, y, series: series.collect(), guides: Vec::new() }.svg()
+    Figure::new(title, x, y, series.collect()).svg()
 }
 
 /// The most characters of a link's word in the name of a folder.

@@ -73,6 +73,11 @@ impl Series {
 }
 
 impl Figure {
+    /// A plot without guides.
+    pub fn new(title: impl Into<String>, x: Axis, y: Axis, series: Vec<Series>) -> Self {
+        Self { title: title.into(), x, y, series, guides: Vec::new() }
+    }
+
     /// Draws it.
     pub fn svg(&self) -> String {
         let names: Vec<Vec<String>> =
@@ -204,13 +209,9 @@ mod tests {
         let values = |of: fn(&(f64, f64)) -> f64| {
             series.iter().flat_map(|s| s.points.iter().map(of)).collect::<Vec<_>>()
         };
-        Figure {
-            title: "time & accuracy".into(),
-            x: Axis::time("virtual time", values(|p| p.0)),
-            y: Axis::linear("accuracy", values(|p| p.1), text::percent),
-            guides: vec![],
-            series,
-        }
+        let x = Axis::time("virtual time", values(|p| p.0));
+        let y = Axis::linear("accuracy", values(|p| p.1), text::percent);
+        Figure::new("time & accuracy", x, y, series)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A task's plots.
 
-use super::curves::{self, Against, curve};
+use super::curves::{self, Against, Points, curve};
 use super::document::Plot;
 use super::tables::{accuracy, bits, gauge_title};
 use super::tasks::{Arm, Task};
@@ -150,10 +150,14 @@ fn names_of(against: Against<'_>) -> (String, String) {
     }
 }
 
+/// The curve of each arm that has one, by what `of` reads from a run.
+fn lines(task: &Task<'_>, of: impl Fn(&Measured) -> Points) -> Vec<Series> {
+    task.arms.iter().filter_map(|arm| curve(arm, &of)).collect()
+}
+
 /// The training loss against something.
 fn losses(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
-    let of = |arm: &Arm<'_>| curve(arm, |measured| curves::loss(measured, against));
-    let series: Vec<Series> = task.arms.iter().filter_map(of).collect();
+    let series = lines(task, |measured| curves::loss(measured, against));
     if series.is_empty() {
         return None;
     }
@@ -163,23 +167,21 @@ fn losses(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
         caption += " Losses of runs that did not finish are cut at the upper edge.";
     }
     let (name, title) = names_of(against);
-    let title = format!("Training loss against {title}");
-    let figure = Figure { title, x: x_axis(against, &series), y, series, guides: Vec::new() };
+    let x = x_axis(against, &series);
+    let figure = Figure::new(format!("Training loss against {title}"), x, y, series);
     plot(&task.label.name, &format!("loss-{name}"), caption, &figure).into()
 }
 
 /// The accuracy on the test set against something, where runs were evaluated more than once.
 fn accuracies(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
-    let of = |arm: &Arm<'_>| curve(arm, |measured| curves::accuracy(measured, against));
-    let series: Vec<Series> = task.arms.iter().filter_map(of).collect();
+    let series = lines(task, |measured| curves::accuracy(measured, against));
     if series.iter().all(|series| series.points.len() < 2) {
         return None;
     }
     let y = Axis::linear("accuracy on the test set", points(&series).map(|p| p.1), text::percent);
     let (name, title) = names_of(against);
-    let title = format!("Accuracy against {title}");
     let x = x_axis(against, &series);
-    let figure = Figure { title, x, y, series, guides: Vec::new() };
+    let figure = Figure::new(format!("Accuracy against {title}"), x, y, series);
     plot(&task.label.name, &format!("accuracy-{name}"), BANDS.into(), &figure).into()
 }
 
@@ -229,13 +231,10 @@ fn time_by_bandwidth(task: &Task<'_>) -> Option<Plot> {
         return None;
     }
     let points = || series.iter().flat_map(|series| series.points.iter().copied());
-    let figure = Figure {
-        title: format!("Time to {} against bandwidth", text::percent(target.accuracy)),
-        x: Axis::logarithmic("bandwidth", points().map(|point| point.0), text::bandwidth),
-        y: Axis::time("virtual time", points().map(|point| point.1)),
-        guides: Vec::new(),
-        series,
-    };
+    let title = format!("Time to {} against bandwidth", text::percent(target.accuracy));
+    let x = Axis::logarithmic("bandwidth", points().map(|point| point.0), text::bandwidth);
+    let y = Axis::time("virtual time", points().map(|point| point.1));
+    let figure = Figure::new(title, x, y, series);
     let mut caption = format!("{}. Means over seeds.", target.why);
     if !never.is_empty() {
         caption += &format!(" Not drawn, because not every seed reached it: {}.", never.join(", "));
@@ -245,17 +244,15 @@ fn time_by_bandwidth(task: &Task<'_>) -> Option<Plot> {
 
 /// A gauge against steps.
 fn gauge(task: &Task<'_>, name: &str) -> Option<Plot> {
-    let of = |measured: &Measured| curves::gauge(measured, name);
-    let series: Vec<Series> = task.arms.iter().filter_map(|arm| curve(arm, of)).collect();
+    let series = lines(task, |measured| curves::gauge(measured, name));
     let values: Vec<f64> =
         series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
         return None;
     }
     let title = gauge_title(name);
-    let ends = |of: fn(f64, f64) -> f64, from: f64| values.iter().copied().fold(from, of);
-    let (least, most) = (ends(f64::min, f64::INFINITY), ends(f64::max, f64::NEG_INFINITY));
-    let wide = least > 0.0 && most > 10.0 * least;
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let wide = least > 0.0 && values.iter().any(|value| *value > 10.0 * least);
     let mut guides = Vec::new();
     let x: Vec<f64> = points(&series).map(|p| p.0).collect();
     if name == "kept_ratio" {

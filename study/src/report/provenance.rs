@@ -1,7 +1,5 @@
 //! What produced the figures, and how to produce them again.
 
-use std::path::Path;
-
 use super::document::{Block, Cell, Table};
 use super::tasks::{Arm, Task};
 use super::words;
@@ -115,16 +113,9 @@ fn runs(results: &Results) -> Table {
     table
 }
 
-/// A command as it can be typed anywhere: this program without its folder, and under its own name.
+/// A command as it can be typed.
 pub fn command_line(words: &[String]) -> String {
-    let own = |word: &&String| {
-        Path::new(word)
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with("gradwire"))
-    };
-    let program = words.first().filter(own).map(|_| "gradwire".to_string());
-    let others = words.iter().skip(usize::from(program.is_some())).map(|word| quoted(word));
-    program.into_iter().chain(others).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// A word as a shell takes it.

@@ -43,20 +43,15 @@ pub(super) fn by_workers(tasks: &[Task<'_>]) -> Vec<Plot> {
             tasks.iter().filter(|task| first(task).as_ref() == Some(&kind)).collect();
         for (name, title, figure, format) in SHOWN {
             let series = workers_series(&alike, figure);
-            let many = series.iter().any(|series| series.points.len() > 1);
-            if !many {
+            if series.iter().all(|series| series.points.len() < 2) {
                 continue;
             }
             let values = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
                 series.iter().flat_map(|s| s.points.iter().map(of)).chain([0.0]).collect()
             };
-            let figure = Figure {
-                title: capital(&format!("{title}, against workers")),
-                x: Axis::counts("workers", values(|p| p.0).into_iter().filter(|n| *n > 0.0)),
-                y: Axis::linear(title, values(|p| p.1), format),
-                guides: Vec::new(),
-                series,
-            };
+            let x = Axis::counts("workers", values(|p| p.0).into_iter().filter(|n| *n > 0.0));
+            let y = Axis::linear(title, values(|p| p.1), format);
+            let figure = Figure::new(capital(&format!("{title}, against workers")), x, y, series);
             let (model, dataset) = &kind;
             let caption = format!("{model} on {dataset}. {BANDS}");
             let (task, name) = (format!("{model}-{dataset}"), format!("workers-{name}"));
