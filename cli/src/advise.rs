@@ -1,8 +1,8 @@
 //! `gradwire advise`: which scheme wins on which link, on this machine.
 
 use crate::changes::Changes;
-use crate::doing::Doing;
 use crate::refused::Failure;
+use crate::spinner::Spinner;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use gradwire::machine;
@@ -90,9 +90,9 @@ fn advise(
     compute: Option<f64>,
     json: bool,
 ) -> Result<()> {
-    let doing = Doing::of(schemes.len() + 1, &format!("reading {}", recipe.dataset.name()));
+    let spinner = Spinner::of(schemes.len() + 1, &format!("reading {}", recipe.dataset.name()));
     let data = session::load(recipe, None)?;
-    doing.now(&format!("taking {steps} steps of {}", recipe.model.name()));
+    spinner.now(&format!("taking {steps} steps of {}", recipe.model.name()));
     let threads = recipe.threads_per_worker(machine::cores());
     let workload = Workload::measure(recipe, &data, threads, steps)?;
     let asked = compute;
@@ -100,14 +100,14 @@ fn advise(
     let mut measured = Vec::new();
     let mut refused = Vec::new();
     for scheme in schemes {
-        doing.part();
-        doing.now(&format!("exchanging with {}", scheme.about().name));
+        spinner.part();
+        spinner.now(&format!("exchanging with {}", scheme.about().name));
         match advise::exchange(recipe, scheme, &workload) {
             Ok(row) => measured.push(row),
             Err(error) => refused.push((recipe::in_words(scheme), error)),
         }
     }
-    drop(doing);
+    drop(spinner);
     let dense = measured.iter().position(|row| row.name == "dense").context(
         "dense, which everything is compared with, cannot be exchanged under this recipe",
     )?;

@@ -1,8 +1,8 @@
 //! `gradwire bench`: how fast this machine is.
 
 use crate::codecs::Codecs;
-use crate::doing::Doing;
 use crate::refused::Failure;
+use crate::spinner::Spinner;
 use crate::time_to_accuracy::TimeToAccuracy;
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -75,9 +75,10 @@ impl Train {
             0 => recipe.threads_per_worker(machine::cores()),
             threads => threads as usize,
         };
-        let doing = Doing::unmeasured(&format!("taking {steps} steps of {}", recipe.model.name()));
+        let spinner =
+            Spinner::unmeasured(&format!("taking {steps} steps of {}", recipe.model.name()));
         let measured = training::measure(&recipe, threads, steps);
-        drop(doing);
+        drop(spinner);
         Ok(show(&measured?, json)?)
     }
 

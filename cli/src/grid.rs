@@ -1,8 +1,8 @@
 //! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
 
-use crate::doing::Doing;
 use crate::refused::Failure;
 use crate::signals::Signals;
+use crate::spinner::Spinner;
 use anyhow::{Context, Result};
 use clap::Args;
 use gradwire::disk::Disk;
@@ -284,10 +284,10 @@ fn show_plan(job: &Job<'_>) -> Result<()> {
     let all = grid.wanted().count();
     let there = made(all - left.len());
     println!("{}, {}: {all} runs in {}{there}", job.name, job.scale.name(), job.folder.display());
-    let doing = (!left.is_empty())
-        .then(|| Doing::unmeasured("taking some steps of each arm, to tell how long it takes"));
+    let spinner = (!left.is_empty())
+        .then(|| Spinner::unmeasured("taking some steps of each arm, to tell how long it takes"));
     let seconds = estimate::seconds(&grid.tasks, &left)?;
-    drop(doing);
+    drop(spinner);
     for (task, seconds) in grid.tasks.iter().zip(&seconds) {
         let is_of_task = |run: &&PlannedRun| run.task == task.label.name;
         let runs: Vec<&PlannedRun> = grid.wanted().filter(is_of_task).collect();

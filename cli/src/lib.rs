@@ -11,7 +11,6 @@ mod codecs;
 mod completions;
 mod data;
 mod doctor;
-mod doing;
 mod grid;
 mod keys;
 mod list;
@@ -24,6 +23,7 @@ mod reproduce;
 mod runs;
 mod sample;
 mod signals;
+mod spinner;
 mod sweep;
 mod time_to_accuracy;
 mod train;
@@ -31,13 +31,13 @@ mod train;
 use anyhow::{Result, anyhow, ensure};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use doing::Doing;
 use gradwire::checkpoint;
 use gradwire::cluster;
 use gradwire::text::three_digits;
 use gradwire::train::evaluate::Evaluation;
-use named::Among;
+use named::RunsDir;
 use refused::{Failure, tell};
+use spinner::Spinner;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -96,7 +96,7 @@ struct Eval {
     /// A model.safetensors, or a run by its folder, its name, or `last` (its best model)
     checkpoint: PathBuf,
     #[command(flatten)]
-    among: Among,
+    runs_dir: RunsDir,
     /// The folder that holds the data set, if it has moved
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -132,9 +132,11 @@ impl Cli {
             Command::Doctor(doctor) => doctor.run(),
             Command::Runs(runs) => plain(runs.run().map_err(Failure::from)),
             Command::Eval(eval) => {
-                plain(eval.among.one(&eval.checkpoint).and_then(|run| Ok(eval.run(&run)?)))
+                plain(eval.runs_dir.one(&eval.checkpoint).and_then(|run| Ok(eval.run(&run)?)))
             }
-            Command::Sample(of) => plain(of.among.one(&of.run).and_then(|run| Ok(of.run(&run)?))),
+            Command::Sample(of) => {
+                plain(of.runs_dir.one(&of.run).and_then(|run| Ok(of.run(&run)?)))
+            }
             Command::Advise(advise) => plain(advise.run()),
             Command::Compare(compare) => plain(compare.run()),
             Command::Report(report) => plain(report.run()),
@@ -167,13 +169,13 @@ impl Eval {
         if let Some(dir) = self.dir {
             saved.recipe = saved.recipe.with("dataset.dir", dir.to_string_lossy().into_owned())?;
         }
-        let doing = Doing::unmeasured(&format!("reading {}", saved.recipe.dataset.name()));
+        let spinner = Spinner::unmeasured(&format!("reading {}", saved.recipe.dataset.name()));
         let evaluation = Evaluation::prepare(&saved)?;
-        drop(doing);
+        drop(spinner);
         let what = format!("evaluating {}", saved.recipe.model.name());
-        let doing = Doing::of(evaluation.batches(), &what);
-        let score = evaluation.run(|| doing.part())?;
-        drop(doing);
+        let spinner = Spinner::of(evaluation.batches(), &what);
+        let score = evaluation.run(|| spinner.part())?;
+        drop(spinner);
         let (accuracy, loss) = (score.accuracy(), score.mean_loss());
         ensure!(
             loss.is_finite(),

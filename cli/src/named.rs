@@ -9,13 +9,13 @@ use std::path::{Component, Path, PathBuf};
 
 /// Where the runs are that words name.
 #[derive(Debug, Args)]
-pub(super) struct Among {
+pub(super) struct RunsDir {
     /// The folder in which a run's name, or `last` for the newest run, is looked for
     #[arg(long = "runs", value_name = "FOLDER", default_value = "runs/out")]
     folder: PathBuf,
 }
 
-impl Among {
+impl RunsDir {
     /// The folders that `words` mean.
     pub(super) fn all(&self, words: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         words.iter().map(|word| self.one(word)).collect()

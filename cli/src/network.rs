@@ -1,6 +1,6 @@
 //! `gradwire network`: what recorded runs would have taken on other networks.
 
-use crate::named::Among;
+use crate::named::RunsDir;
 use crate::refused::Failure;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
@@ -28,7 +28,7 @@ pub(super) struct Replay {
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     #[command(flatten)]
-    among: Among,
+    runs_dir: RunsDir,
     /// Links by name (`gradwire network links`) or bandwidth, with changes after commas:
     /// 100mbit,wan,2.5gbit,latency=1ms,stragglers=0.05,slowdown=3
     #[arg(long, value_name = "LINK,…", allow_hyphen_values = true)]
@@ -69,7 +69,7 @@ impl Command {
             Self::Replay(replay) => {
                 let assumptions = replay.assumptions().map_err(Failure::refused)?;
                 let links = replay.named_links().map_err(Failure::refused)?;
-                let runs = replay.among.all(&replay.runs)?;
+                let runs = replay.runs_dir.all(&replay.runs)?;
                 replay.run(&runs, &assumptions, links)?;
             }
         }

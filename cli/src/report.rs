@@ -1,6 +1,6 @@
 //! `gradwire report` and `gradwire compare`: people's own runs, put together.
 
-use crate::named::Among;
+use crate::named::RunsDir;
 use crate::refused::Failure;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -18,7 +18,7 @@ struct Runs {
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     #[command(flatten)]
-    among: Among,
+    runs_dir: RunsDir,
     /// Links to tell the times on, by name (`gradwire network links`) or bandwidth
     #[arg(long, value_name = "LINK,…", default_value = "100mbit,1gbit,10gbit")]
     links: String,
@@ -55,7 +55,7 @@ pub(super) struct Compare {
 impl Runs {
     /// The same with the folders that names mean.
     fn found(self) -> Result<Self, Failure> {
-        Ok(Self { runs: self.among.all(&self.runs)?, ..self })
+        Ok(Self { runs: self.runs_dir.all(&self.runs)?, ..self })
     }
 
     fn collect(&self, disk: &Disk) -> Result<Collection, Failure> {

@@ -1,6 +1,6 @@
 //! `gradwire sample`: text from a trained model.
 
-use crate::named::Among;
+use crate::named::RunsDir;
 use anyhow::Result;
 use clap::Args;
 use gradwire::checkpoint;
@@ -14,7 +14,7 @@ pub(crate) struct Sample {
     #[arg(value_name = "RUN")]
     pub(crate) run: PathBuf,
     #[command(flatten)]
-    pub(crate) among: Among,
+    pub(crate) runs_dir: RunsDir,
     /// What the text begins with
     #[arg(long, default_value = "\n", hide_default_value = true)]
     pub(crate) prompt: String,

@@ -3,10 +3,9 @@
 use crate::changes::TrainingChanges;
 use crate::grid::{Asked, Running};
 use crate::refused::Failure;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use gradwire::recipe::Recipe;
-use gradwire_exchange::network::Link;
 use gradwire_study::question::Question;
 use gradwire_study::sweep::{Over, Sweep as Grid};
 use std::process::ExitCode;
@@ -57,9 +56,6 @@ impl Sweep {
     /// The experiment, and how it is to be run.
     fn plan(self) -> Result<(Running, Asked)> {
         self.changes.without_seed(SEEDS)?;
-        for link in &self.links {
-            Link::parse(link).with_context(|| format!("--links {link}"))?;
-        }
         let recipe = self.changes.source(Some(self.recipe))?.table()?;
         // What is wrong with the recipe itself is told before anything about the sweep.
         let mut typed = Recipe::from_table(recipe.clone())?;

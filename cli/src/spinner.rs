@@ -4,9 +4,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
 /// Work under way. Dropping it takes it off the screen.
-pub(super) struct Doing(ProgressBar);
+pub(super) struct Spinner(ProgressBar);
 
-impl Doing {
+impl Spinner {
     /// Work of which nobody knows how long it takes. Without a terminal one line is written.
     pub(super) fn unmeasured(what: &str) -> Self {
         let bar = ProgressBar::new_spinner();
@@ -43,7 +43,7 @@ impl Doing {
     }
 }
 
-impl Drop for Doing {
+impl Drop for Spinner {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
