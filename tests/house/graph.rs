@@ -155,7 +155,8 @@ pub(crate) fn circles(arrows: &BTreeSet<(String, String)>) -> Vec<BTreeSet<Strin
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
-        list.path.is_ident("cfg") && list.tokens.to_string() == "test"
+        let tokens = list.tokens.to_string().replace(' ', "");
+        list.path.is_ident("cfg") && (tokens == "test" || tokens.starts_with("all(test,"))
     })
 }
 
