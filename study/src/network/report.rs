@@ -201,7 +201,10 @@ impl<'a> Report<'a> {
             (word.clone(), points.collect())
         };
         let lines: Vec<Line> = self.replayed[number].iter().zip(self.links).map(line).collect();
-        draw_accuracy(&format!("{}, {} ranks", run.header.scheme, run.header.ranks), &lines)
+        let top = values(&lines, |(_, y)| y).fold(0.0, f64::max);
+        let x = Axis::time("virtual time", values(&lines, |(x, _)| x));
+        let y = Axis::between("accuracy on the test set", [0.0, top], percent);
+        draw(&format!("{}, {} ranks", run.header.scheme, run.header.ranks), &lines, x, y)
     }
 
     /// A plot of the time to the highest of the accuracies against bandwidth, a line for each run;
@@ -217,7 +220,9 @@ impl<'a> Report<'a> {
         };
         let runs = self.runs.iter().zip(&self.replayed).zip(self.names());
         let lines: Vec<Line> = runs.map(line).collect();
-        Some(draw_times(&format!("time to {} on the test set", percent(target)), &lines))
+        let x = Axis::logarithmic("bandwidth", values(&lines, |(x, _)| x), text::bandwidth);
+        let y = Axis::time("virtual time", values(&lines, |(_, y)| y));
+        Some(draw(&format!("time to {} on the test set", percent(target)), &lines, x, y))
     }
 
     /// Curves against virtual time for TensorBoard, one for each link; of the run of this number.
@@ -257,17 +262,6 @@ fn meter_in_words(meter: Meter) -> &'static str {
              decoding by their thread's processor time"
         }
     }
-}
-
-fn draw_accuracy(title: &str, lines: &[Line]) -> String {
-    let top = values(lines, |(_, y)| y).fold(0.0, f64::max);
-    let x = Axis::time("virtual time", values(lines, |(x, _)| x));
-    draw(title, lines, x, Axis::between("accuracy on the test set", [0.0, top], percent))
-}
-
-fn draw_times(title: &str, lines: &[Line]) -> String {
-    let x = Axis::logarithmic("bandwidth", values(lines, |(x, _)| x), text::bandwidth);
-    draw(title, lines, x, Axis::time("virtual time", values(lines, |(_, y)| y)))
 }
 
 fn values(lines: &[Line], value: fn((f64, f64)) -> f64) -> impl Iterator<Item = f64> {
