@@ -15,7 +15,7 @@ pub(super) struct Changes {
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
     /// Data of one's own: a folder of class folders with pictures, of IDX files or of an official data set; a .npz,
-    /// .csv or .tsv file. Says what is found there, and takes another model where the recipe's cannot read it
+    /// .csv, .tsv, .parquet or .txt file. Says what is found there, and takes another model where the recipe's cannot read it
     #[arg(long, value_name = "PATH", conflicts_with_all = ["dataset", "dir"])]
     data: Option<PathBuf>,
     /// The data set, by name or with settings: '{ kind = "cifar10", dir = "data" }'

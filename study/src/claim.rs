@@ -182,6 +182,8 @@ pub enum Measure {
     BestAccuracy,
     /// Training loss, the mean over the last tenth of the run.
     Loss,
+    /// The test loss at the end: what a model that continues a text is judged by.
+    TestLoss,
     /// Bits one rank sent for each parameter and step.
     BitsPerParameter,
     /// How many times fewer bytes than dense were sent.
@@ -208,6 +210,7 @@ impl Measure {
             Self::Accuracy => "test accuracy",
             Self::BestAccuracy => "best test accuracy",
             Self::Loss => "final training loss",
+            Self::TestLoss => "test loss",
             Self::BitsPerParameter => "bits per parameter",
             Self::Reduction => "reduction of bytes",
             Self::StepSeconds => "seconds per step",

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! question = [ARM ":"] measure ["at" LINK] bound
-//! measure  = "accuracy" | "best accuracy" | "loss" | "bits per parameter" | "reduction"
+//! measure  = "accuracy" | "best accuracy" | "loss" | "test loss" | "bits per parameter" | "reduction"
 //!          | "step seconds" | "seconds to loss" | "encode seconds" | "decode seconds"
 //!          | "downlink bytes"
 //! bound    = "within" N unit "of" ARM
@@ -25,10 +25,11 @@ use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 
 /// What may be measured, in a question's words, and the words of its unit.
-const MEASURES: [(&str, Measure, &[&str]); 10] = [
+const MEASURES: [(&str, Measure, &[&str]); 11] = [
     ("accuracy", Measure::Accuracy, &[]),
     ("best accuracy", Measure::BestAccuracy, &[]),
     ("loss", Measure::Loss, &[]),
+    ("test loss", Measure::TestLoss, &[]),
     ("bits per parameter", Measure::BitsPerParameter, &["bit", "bits"]),
     ("reduction", Measure::Reduction, &[]),
     ("step seconds", Measure::StepSeconds, SECONDS),
@@ -316,6 +317,7 @@ mod tests {
             ("accuracy at least 1 point above dense", "Accuracy Difference Points dense 0.01.."),
             ("accuracy at least 90%", "Accuracy Value Percent  0.9.."),
             ("loss within 5 % of dense", "Loss Ratio Factor dense 0.95..1.05"),
+            ("test loss within 1 % of dense", "TestLoss Ratio Factor dense 0.99..1.01"),
             ("loss at most 0.05 above dense", "Loss Difference Number dense ..0.05"),
             ("bits per parameter at most 1 bit", "BitsPerParameter Value Number  ..1"),
             ("reduction at least 100 times", "Reduction Value Number  100.."),

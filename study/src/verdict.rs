@@ -274,6 +274,7 @@ fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
         Measure::Accuracy => run.summary.test_accuracy,
         Measure::BestAccuracy => run.summary.best_accuracy,
         Measure::Loss => run.last_loss(),
+        Measure::TestLoss => run.summary.test_loss,
         Measure::BitsPerParameter => Some(run.summary.bits_per_parameter),
         Measure::Reduction => run.summary.compression_ratio().map(f64::recip),
         Measure::StepSeconds => on().map(|on| on.step_seconds),
@@ -393,7 +394,7 @@ fn rule_on_divergence(claim: &Claim, found: &SeedNumbers) -> Option<Ruled> {
     };
     let missed = match claim.measure {
         Measure::Accuracy => least,
-        Measure::Loss => most,
+        Measure::Loss | Measure::TestLoss => most,
         _ => return Some(Ruled::new(Ruling::NotTestable, why)),
     };
     if missed.is_some() {
