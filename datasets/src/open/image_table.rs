@@ -153,7 +153,13 @@ impl ImageTable {
     fn bytes(&self, cell: Option<Cell>) -> std::result::Result<Vec<u8>, String> {
         match cell {
             Some(Cell::Bytes(bytes)) => Ok(bytes),
-            _ => Err(format!("the column {:?} has no bytes of a picture", self.image)),
+            other => {
+                let kind = other.as_ref().map_or("nothing", Cell::kind);
+                Err(format!(
+                    "the column {:?} holds {kind}, and a picture's bytes are wanted",
+                    self.image
+                ))
+            }
         }
     }
 

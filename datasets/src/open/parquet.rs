@@ -26,6 +26,16 @@ pub(crate) enum Cell {
 }
 
 impl Cell {
+    /// What it is, in words.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Text(_) => "a text or a number",
+            Self::Bytes(_) => "bytes",
+            Self::Other(kind) => kind,
+        }
+    }
+
     /// The text; nothing where there are bytes.
     pub(crate) fn text(&self) -> &str {
         if let Self::Text(text) = self { text } else { "" }
@@ -243,10 +253,10 @@ mod tests {
             (
                 news(4),
                 "kind = 'image-table'\nimage = 'text'",
-                "row 1: the column \"text\" has no bytes",
+                "row 1: the column \"text\" holds a text or a number",
             ),
             (broken, images, "row 2: is neither a PNG nor a JPEG"),
-            (pictures(4), "kind = 'table'\ntext = 'img'", "row 1: a column of"),
+            (pictures(4), "kind = 'table'\ntext = 'img'", "row 1: a column of texts holds bytes"),
             (news(4), "kind = 'table'\nlabel = 'class'", "no column \"class\""),
             (pictures(4)[..60].to_vec(), images, "no Parquet file that can be read"),
         ];

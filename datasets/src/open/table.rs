@@ -228,8 +228,9 @@ impl Table {
         let mut rows = Rows { header: Some(Vec::new()), ..Rows::default() };
         file.rows(&columns, usize::MAX, |number, mut cells| {
             let label = cells.pop();
-            if cells.iter().any(|cell| matches!(cell, Cell::Bytes(_) | Cell::Other(_))) {
-                return Err(format!("a column of {:?} is none of texts", self.text.all()));
+            let other = cells.iter().find(|cell| matches!(cell, Cell::Bytes(_) | Cell::Other(_)));
+            if let Some(other) = other {
+                return Err(format!("a column of texts holds {}; see dataset.text", other.kind()));
             }
             let label = label.as_ref().map_or("", Cell::text);
             rows.add(cells.iter().map(Cell::text), label, number as u64).map_err(|e| e.to_string())
