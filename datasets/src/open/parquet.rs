@@ -47,6 +47,7 @@ pub(crate) use self::reader::Parquet;
 
 #[cfg(feature = "fetch")]
 mod reader {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
     use bytes::Bytes;
@@ -68,8 +69,10 @@ mod reader {
     impl Parquet {
         pub(crate) fn open(path: &Path) -> Result<Self> {
             let (contents, sum) = super::super::contents(path)?;
-            let reader = SerializedFileReader::new(Bytes::from(contents));
-            let reader = reader.map_err(|error| unreadable(path, &error))?;
+            let reader = guarded(path, || {
+                SerializedFileReader::new(Bytes::from(contents))
+                    .map_err(|error| unreadable(path, &error))
+            })?;
             Ok(Self { path: path.to_owned(), reader, sum })
         }
 
@@ -84,6 +87,15 @@ mod reader {
 
         /// Calls `each` with the number of every row, from 1, and what stands there at `columns`, up to row `last`.
         pub(crate) fn rows(
+            &self,
+            columns: &[usize],
+            last: usize,
+            each: impl FnMut(usize, Vec<Cell>) -> std::result::Result<(), String>,
+        ) -> Result<()> {
+            guarded(&self.path, || self.unguarded_rows(columns, last, each))
+        }
+
+        fn unguarded_rows(
             &self,
             columns: &[usize],
             last: usize,
@@ -107,6 +119,14 @@ mod reader {
             }
             Ok(())
         }
+    }
+
+    /// What `read` gives. Of a file whose parts contradict each other the library panics here and there.
+    fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+            let problem = "is no Parquet file that can be read: its parts contradict each other; write it anew";
+            Err(Error::unfit(path, problem))
+        })
     }
 
     fn unreadable(path: &Path, error: &ParquetError) -> Error {
