@@ -24,10 +24,11 @@ impl Kernel for Transpose<'_> {
         let (whole, fours) = (rows / S::LANES * S::LANES, columns / FOUR * FOUR);
         for row in (0..whole).step_by(S::LANES) {
             for column in (0..fours).step_by(FOUR) {
-                let (first, last) = (row * apart + column, (row + S::LANES - 1) * apart + column);
-                assert!(last + FOUR <= from.len(), "the matrix ends within a row");
-                // SAFETY: four elements behind the first of each of `LANES` rows, the last of which was just checked.
-                let vectors = unsafe { s.load_fours(from.as_ptr().add(first), apart) };
+                let end = (row + S::LANES - 1).saturating_mul(apart).saturating_add(column + FOUR);
+                assert!(end <= from.len(), "the matrix ends within a row");
+                // SAFETY: four elements of each of `LANES` rows, the last of which ends where was just checked.
+                let vectors =
+                    unsafe { s.load_fours(from.as_ptr().add(row * apart + column), apart) };
                 for (column, vector) in (column..).zip(vectors) {
                     s.store(&mut to[column * to_apart + row..], vector);
                 }
