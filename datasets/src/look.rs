@@ -311,15 +311,18 @@ fn parquet(file: &Path, test: Option<&Path>) -> Result<Found> {
     let opened = Parquet::open(file)?;
     let names = opened.columns();
     let (places, mut picture): (Vec<usize>, _) = ((0..names.len()).collect(), None);
-    let mut some = vec![names.clone()];
-    opened.rows(&places, ROWS as usize, |_, cells| {
-        if some.len() == 1 {
-            picture = cells.iter().position(|cell| matches!(cell, Cell::Bytes(_)));
-        }
-        some.push(cells.iter().map(|cell| cell.text().to_owned()).collect());
+    opened.rows(&places, 1, |_, cells| {
+        picture = cells.iter().position(|cell| matches!(cell, Cell::Bytes(_)));
         Ok(())
     })?;
-    let Some(image) = picture else { return guessed(file, test, &some) };
+    let Some(image) = picture else {
+        let mut some = vec![names];
+        opened.rows(&places, ROWS as usize, |_, cells| {
+            some.push(cells.iter().map(|cell| cell.text().to_owned()).collect());
+            Ok(())
+        })?;
+        return guessed(file, test, &some);
+    };
     let is_label = |name: &&String| NAMES[0].contains(&name.to_lowercase().as_str());
     let label = names.iter().find(is_label).cloned().unwrap_or_else(|| "label".into());
     let (file, test_file, image) = (file.into(), test.map(Into::into), names[image].clone());
