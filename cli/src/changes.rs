@@ -73,8 +73,8 @@ impl Changes {
     }
 }
 
-/// Puts the data set at `path` into the recipe, which keeps what it says of data of that kind but where they lie; and where
-/// the recipe's own model cannot read it, a model that can.
+/// Puts the data set at `path` into the recipe. If the recipe names data of the same kind, its other settings stay. Where the
+/// recipe's own model cannot read the data, one that can takes its place.
 fn take_data(source: &mut Source, path: &Path) -> Result<()> {
     let found = gradwire_datasets::look(path)?;
     eprintln!("{}: {}", path.display(), found.line);
