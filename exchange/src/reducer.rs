@@ -278,19 +278,26 @@ pub(crate) mod tests {
                 residual.copy_from_slice(gradient);
             }
         }
-        let mut average = Vec::new();
+        let (mut average, mut messages) = (Vec::new(), Vec::new());
         for round in 0.. {
             let mut posted = vec![Vec::new(); reducers.len()];
+            let mut gathered = Vec::new();
             let mut done = 0;
             for (rank, reducer) in reducers.iter_mut().enumerate() {
                 let residual = residuals.as_mut().map(|residuals| residuals[rank].as_mut_slice());
                 let mut bucket = BucketGradient::new(&mut gradients[rank], residual);
-                let mut mail = Mail { mean: average.clone(), ..Mail::default() };
+                let (mean, messages) = (average.clone(), messages.clone());
+                let mut mail = Mail { mean, messages, ..Mail::default() };
                 let (step, world_size) = (number, posted.len());
                 let mut turn = Round { step, number: round, rank, world_size, mail: &mut mail };
                 done += usize::from(reducer.reduce(&mut bucket, &mut turn)? == Next::Done);
                 posted[rank] = mail.values;
+                if mail.posts_bytes {
+                    let all = 0..mail.bytes.len();
+                    gathered.push((Payload::within(&Arc::new(mail.bytes), all.clone()), all));
+                }
             }
+            messages = gathered;
             assert!(done == 0 || done == reducers.len(), "{done} ranks are done");
             if done > 0 {
                 break;

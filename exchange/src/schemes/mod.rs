@@ -250,6 +250,7 @@ mod tests {
             ("casq", &["bits = 5", "percentile = 100", "refresh = 0", "sample = 0"]),
             ("powersgd", &["rank = 0", "start_step = 0"]),
             ("powersgd", &["min_compression_rate = 0", "min_compression_rate = nan"]),
+            ("powersgd", &["factors = 'f16'"]),
             ("dqsgd", &["alpha = 0", "alpha = nan", "alpha = 1.001"]),
             ("dqsgd", &["gap = 0", "horizon = 0", "window = 0"]),
             ("dqsgd", &["min_bits = 1", "min_bits = 5\nmax_bits = 4", "max_bits = 9"]),

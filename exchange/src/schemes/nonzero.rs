@@ -1,4 +1,4 @@
-//! Blocks that are not all zeros, as f32: nothing is lost.
+//! Blocks that are not all zeros, as f32: nothing is lost. Or as f16 or bf16, rounded.
 //!
 //! # Paper
 //! Fei, Ho, Sahu, Canini & Sapio 2021 ("Efficient Sparse Collective Communication and its
@@ -14,13 +14,14 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4 | e, the number of elements sent |
-//! | 4·e | the elements of the blocks that are sent, end to end |
+//! | 4·e | the elements of the blocks that are sent, end to end; 2·e of 16 bits |
 //! | … | the numbers of these ⌈e/64⌉ blocks (`wire/indices.rs`) |
 //!
 //! A block is 64 elements; the bucket's last may be shorter.
 //!
 //! # State
-//! None. Nothing is left pending, so there is no error feedback and no key for it.
+//! None. As f32 nothing is left pending, so there is no error feedback and no key for it. What
+//! rounding to 16 bits misses is not made up for either: a residual would fill the blocks.
 //!
 //! # Where we differ from the paper
 //! Its aggregators ask every worker for the next block that any of them has, block by block; here
@@ -30,12 +31,11 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::{
     Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, SparseBlocks,
 };
 use crate::simd::wide;
+use crate::wire::values::Format;
 use crate::wire::{Fault, Reader, floats, indices};
 use crate::{Result, support};
 
@@ -45,32 +45,40 @@ const BLOCK: usize = support::BLOCK;
 /// Blocks that are looked through at a time.
 const GROUP: usize = 64;
 
-/// The settings of `nonzero`: none.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+settings! {
+    /// The settings of `nonzero`.
+    pub struct Config {
+        /// How elements travel: `f32`; or `bf16` or `f16`, rounded. Default `f32`.
+        pub values: Format = Format::F32,
+    }
+}
 
 impl Scheme for Config {
     fn properties(&self) -> Properties {
+        let exact = self.values == Format::F32;
         Properties {
             name: "nonzero",
             line: "blocks of 64 elements that are not all zeros, as f32: lossless, for embedding tables",
             paper: "Fei et al. 2021 (OmniReduce)",
-            law: Law::Exact,
-            soundness: Soundness::Lossless,
+            law: if exact { Law::Exact } else { Law::Contraction },
+            soundness: if exact { Soundness::Lossless } else { Soundness::Sound },
             feedback: false,
         }
     }
 
     fn build(&self, seat: &Seat) -> Built {
         let blocks = Vec::with_capacity(seat.length.div_ceil(BLOCK));
-        Built::codec(Nonzero { length: seat.length, blocks })
+        Built::codec(Nonzero { length: seat.length, values: self.values, blocks })
+    }
+
+    fn examples() -> Vec<Self> {
+        vec![Self { values: Format::F16 }, Self { values: Format::Bf16 }]
     }
 }
 
 struct Nonzero {
     length: usize,
+    values: Format,
     /// The numbers of the blocks of the last message.
     blocks: Vec<u32>,
 }
@@ -94,10 +102,13 @@ impl Nonzero {
                     return Encoded::Dense;
                 }
                 self.blocks.push((group * GROUP + within) as u32);
-                floats::put(block, out);
+                match self.values {
+                    Format::F32 => floats::put(block, out),
+                    rounded => rounded.put(block.iter().copied(), out),
+                }
             }
         }
-        let elements = (out.len() - elements_at) / 4 - 1;
+        let elements = (out.len() - elements_at - 4) / self.values.bytes();
         out[elements_at..elements_at + 4].copy_from_slice(&(elements as u32).to_le_bytes());
         indices::put(&self.blocks, out);
         Encoded::Message
@@ -120,11 +131,21 @@ impl Compressor for Nonzero {
         weight: f32,
         sum: &mut [f32],
     ) -> Result<()> {
-        read(wire, self.length, |start, block| {
-            let (from, to) = (start.max(range.start), (start + block.len()).min(range.end));
+        let size = self.values.bytes();
+        read(wire, self.length, size, |start, block| {
+            let end = start + block.len() / size;
+            let (from, to) = (start.max(range.start), end.min(range.end));
             if from < to {
                 let sum = &mut sum[from - range.start..to - range.start];
-                floats::add(&block[from - start..to - start], weight, sum);
+                let block = &block[size * (from - start)..size * (to - start)];
+                match self.values {
+                    Format::F32 => floats::add(block.as_chunks().0, weight, sum),
+                    rounded => {
+                        for (sum, word) in sum.iter_mut().zip(block.chunks_exact(size)) {
+                            *sum += weight * rounded.value(word);
+                        }
+                    }
+                }
             }
         })
     }
@@ -150,36 +171,41 @@ impl SparseBlocks for Nonzero {
     }
 
     fn each_block(&self, wire: &[u8], visit: &mut dyn FnMut(usize)) -> Result<()> {
-        read(wire, self.length, |start, _| visit(start / BLOCK))
+        read(wire, self.length, self.values.bytes(), |start, _| visit(start / BLOCK))
     }
 }
 
-/// Visits the blocks of a message for `length` elements: each one's first position, its elements.
-fn read(wire: &[u8], length: usize, mut visit: impl FnMut(usize, &[[u8; 4]])) -> Result<()> {
+/// Visits the blocks of a message for `length` elements of `size` bytes: each one's first position, its bytes.
+fn read(
+    wire: &[u8],
+    length: usize,
+    size: usize,
+    mut visit: impl FnMut(usize, &[u8]),
+) -> Result<()> {
     let mut reader = Reader::new(wire);
     let elements = reader.u32()? as usize;
     if elements > length {
         Err(Fault::Count { count: elements as u64, length })?;
     }
-    let (mut values, _) = reader.take(4 * elements)?.as_chunks::<4>();
+    let mut values = reader.take(size * elements)?;
     let mut short = None;
     indices::take(&mut reader, elements.div_ceil(BLOCK), length.div_ceil(BLOCK), |number| {
         let start = number * BLOCK;
-        let size = BLOCK.min(length - start);
-        match values.split_at_checked(size) {
+        let needed = size * BLOCK.min(length - start);
+        match values.split_at_checked(needed) {
             Some((block, rest)) => {
                 values = rest;
                 visit(start, block);
             }
             // Only the bucket's last block is shorter than the others.
-            None => short = Some(Fault::Truncated { needed: 4 * size, left: 4 * values.len() }),
+            None => short = Some(Fault::Truncated { needed, left: values.len() }),
         }
     })?;
     if let Some(fault) = short {
         Err(fault)?;
     }
     if !values.is_empty() {
-        Err(Fault::Trailing { left: 4 * values.len() })?;
+        Err(Fault::Trailing { left: values.len() })?;
     }
     Ok(reader.finish()?)
 }
@@ -208,12 +234,12 @@ mod tests {
     use crate::compress::testing::round_trip;
 
     fn encode(gradient: &[f32]) -> Vec<u8> {
-        round_trip(&Config {}, gradient, 1).0
+        round_trip(&Config::default(), gradient, 1).0
     }
 
     fn decode(wire: &[u8], length: usize) -> Result<Vec<f32>> {
         let mut sum = vec![0.0; length];
-        Config {}
+        Config::default()
             .codec(&Seat::alone(length, 1))
             .unwrap()
             .decode_add(wire, 0..sum.len(), 1.0, &mut sum)
@@ -247,7 +273,7 @@ mod tests {
         }
         // More than there is.
         support.add(5_000..6_000);
-        let mut compressor = Config {}.codec(&Seat::alone(9_000, 1)).unwrap();
+        let mut compressor = Config::default().codec(&Seat::alone(9_000, 1)).unwrap();
         let mut wire = Vec::new();
         compressor.sparse_blocks().unwrap().encode_within(&gradient, support.words(), 1, &mut wire);
         assert_eq!(wire, encode(&gradient));

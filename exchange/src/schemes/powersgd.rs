@@ -24,7 +24,9 @@
 //! | 0 | … | the parameters that are not compressed |
 //! | 1 | Σ m·r | Q = Mᵀ·P̂ of every compressed matrix |
 //!
-//! The second is left out when nothing is compressed.
+//! The second is left out when nothing is compressed. With `factors = "bf16"` each rank's factors
+//! are gathered by all ranks, 2 bytes a number, which average them in f32 in order of rank; what is
+//! not compressed stays an allreduce of f32.
 //!
 //! # State
 //! Q of the last step that ended well, the same on all ranks; none without `warm_start`.
@@ -52,6 +54,8 @@ use crate::compress::scheme::require;
 use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::rng::Stream;
+use crate::wire::Fault;
+use crate::wire::values::Format;
 use crate::{Entry, Gauge, Policy, Result, State};
 
 mod kernels;
@@ -74,6 +78,9 @@ settings! {
         pub min_compression_rate: f64 = 2.0,
         /// Whether a step starts from the Q of the one before, else from a random one. Default true.
         pub warm_start: bool = true,
+        /// How the numbers of the factors travel: `f32`, or rounded as `bf16`, which has the same
+        /// range. What a factor loses is in the residual. Default `f32`.
+        pub factors: Format = Format::F32,
         /// Whether what is not sent is added to the next gradient. Default true.
         pub feedback: bool = true,
     }
@@ -103,7 +110,9 @@ impl Scheme for Config {
         require(self.start_step > 0, scheme, "start_step", self.start_step, wanted)?;
         let rate = self.min_compression_rate;
         let good = rate > 0.0 && rate.is_finite();
-        require(good, scheme, "min_compression_rate", rate, "write a number above 0")
+        require(good, scheme, "min_compression_rate", rate, "write a number above 0")?;
+        let wanted = "small gradients are below its range; write `bf16`, or `f32`";
+        require(self.factors != Format::F16, scheme, "factors", "'f16'", wanted)
     }
 
     /// # Panics
@@ -117,6 +126,7 @@ impl Scheme for Config {
             Self { rank: 1, feedback: false, ..Self::default() },
             Self { rank: 2, warm_start: false, ..Self::default() },
             Self { rank: 32, min_compression_rate: 1.0, ..Self::default() },
+            Self { factors: Format::Bf16, ..Self::default() },
         ]
     }
 }
@@ -183,6 +193,7 @@ impl Division {
 /// PowerSGD on one bucket of one rank.
 struct Powersgd {
     warm_start: bool,
+    factors: Format,
     /// What random numbers are drawn by: the run's seed and the bucket's number.
     key: [u64; 2],
     division: Division,
@@ -195,6 +206,8 @@ struct Powersgd {
     front: Vec<f32>,
     /// Memory for [`orthogonal::orthogonalise`].
     basis: Vec<f64>,
+    /// Memory for factors as they travel.
+    bytes: Vec<u8>,
     /// Whether `next` is what a finished step has settled on.
     settled: bool,
     gauges: Vec<Gauge>,
@@ -209,11 +222,13 @@ impl Powersgd {
         let (p, q) = division.numbers;
         let mut new = Self {
             warm_start: config.warm_start,
+            factors: config.factors,
             key: [seat.seed, seat.bucket as u64],
             q: vec![0.0; q],
             next: vec![0.0; q],
             front: vec![0.0; p + division.plain_length],
             basis: vec![0.0; division.longest],
+            bytes: Vec::new(),
             settled: false,
             gauges: Vec::with_capacity(1),
             division,
@@ -294,24 +309,98 @@ impl Powersgd {
     }
 }
 
+impl Powersgd {
+    /// Posts P and what is not compressed.
+    fn post_front(&mut self, round: &mut Round<'_>) {
+        let (p, plain) = self.front.split_at(self.division.numbers.0);
+        match self.factors {
+            Format::F32 => round.allreduce(&self.front),
+            format => {
+                if !p.is_empty() {
+                    post_rounded(format, p, &mut self.bytes, round);
+                }
+                if !plain.is_empty() {
+                    round.allreduce(plain);
+                }
+            }
+        }
+    }
+
+    /// Posts Q.
+    fn post_next(&mut self, round: &mut Round<'_>) {
+        match self.factors {
+            Format::F32 => round.allreduce(&self.next),
+            format => post_rounded(format, &self.next, &mut self.bytes, round),
+        }
+    }
+
+    /// Takes the mean of what all ranks posted by [`post_front`](Self::post_front).
+    fn read_front(&mut self, round: &Round<'_>) -> Result<()> {
+        if self.factors == Format::F32 {
+            self.front.copy_from_slice(round.mean());
+            return Ok(());
+        }
+        let (p, plain) = self.front.split_at_mut(self.division.numbers.0);
+        plain.copy_from_slice(round.mean());
+        read_rounded(self.factors, round, p)
+    }
+
+    /// Takes the mean of what all ranks posted by [`post_next`](Self::post_next).
+    fn read_next(&mut self, round: &Round<'_>) -> Result<()> {
+        if self.factors == Format::F32 {
+            self.next.copy_from_slice(round.mean());
+            return Ok(());
+        }
+        read_rounded(self.factors, round, &mut self.next)
+    }
+}
+
+/// Posts numbers for every rank to read, in a format of 16 bits.
+fn post_rounded(format: Format, numbers: &[f32], bytes: &mut Vec<u8>, round: &mut Round<'_>) {
+    bytes.clear();
+    format.put(numbers.iter().copied(), bytes);
+    round.allgather(bytes);
+}
+
+/// Overwrites numbers by the mean of what all ranks posted, added up in order of rank.
+fn read_rounded(format: Format, round: &Round<'_>, numbers: &mut [f32]) -> Result<()> {
+    let (size, share) = (format.bytes(), 1.0 / round.world_size() as f32);
+    numbers.fill(0.0);
+    for message in round.messages() {
+        if message.len() != size * numbers.len() {
+            Err(Fault::Length { expected: size * numbers.len(), found: message.len() })?;
+        }
+        for (sum, word) in numbers.iter_mut().zip(message.chunks_exact(size)) {
+            let number = format.value(word);
+            if !number.is_finite() {
+                let found = u16::from_le_bytes([word[0], word[1]]).into();
+                Err(Fault::Field { field: "factor", found })?;
+            }
+            *sum += number;
+        }
+    }
+    numbers.iter_mut().for_each(|sum| *sum *= share);
+    Ok(())
+}
+
 impl Reducer for Powersgd {
     fn reduce(&mut self, bucket: &mut BucketGradient<'_>, round: &mut Round<'_>) -> Result<Next> {
         match round.number() {
             0 => {
                 self.begin(round.step());
                 self.left(bucket.due());
-                round.allreduce(&self.front);
+                self.post_front(round);
                 return Ok(Next::Again);
             }
             1 => {
-                self.front.copy_from_slice(round.mean());
+                self.read_front(round)?;
                 if !self.division.matrices.is_empty() {
                     self.right(bucket.due());
-                    round.allreduce(&self.next);
+                    self.post_next(round);
                     return Ok(Next::Again);
                 }
             }
-            _ => self.next.copy_from_slice(round.mean()),
+            _ => self.read_next(round)?,
         }
         let (mean, unsent) = bucket.parts_mut();
         self.finish(mean, unsent);

@@ -1,5 +1,9 @@
 use super::*;
+use std::sync::Arc;
+
+use crate::collective::Payload;
 use crate::compress::testing::{bits, square, square_error};
+use crate::reducer::Mail;
 use crate::reducer::tests::step;
 use crate::schemes::tests::recorded;
 
@@ -138,7 +142,12 @@ fn what_is_sent_is_nearer_than_nothing() {
     for config in specimens() {
         assert_eq!(config.validate(), Ok(()));
         let config = Config { feedback: false, ..config };
+        let exact = config.factors == Format::F32;
         for magnitude in [1e-37f32, 1e-20, 1.0, 1e20, 1e37] {
+            // Next to the smallest normal number bf16 has few digits left.
+            if !exact && magnitude < 1e-30 {
+                continue;
+            }
             let mut reducers = ranks(&config, &shapes, 1);
             for number in 1..6 {
                 let mut given = gradient(length(&shapes), 0, number);
@@ -151,7 +160,8 @@ fn what_is_sent_is_nearer_than_nothing() {
                     assert!(share < 0.999, "{config:?}, {magnitude}: {share} is left");
                     // Of a projection: ‖M̂‖² + ‖M − M̂‖² = ‖M‖².
                     let whole = share + square(sent) / square(given);
-                    assert!((whole - 1.0).abs() < 1e-5, "{config:?}, {magnitude}: {whole}");
+                    let most = if exact { 1e-5 } else { 2e-2 };
+                    assert!((whole - 1.0).abs() < most, "{config:?}, {magnitude}: {whole}");
                 }
             }
         }
@@ -350,4 +360,51 @@ fn random_starts_differ_where_they_should() {
 fn steps_before_the_first_compressed_one_are_sent_as_they_are() {
     let config = Config { start_step: 11, ..Config::default() };
     assert_eq!(config.default_policy().warmup_steps, Some(10));
+}
+
+/// Rounded factors change the mean by little, on every rank alike, and what they lose is in the residual.
+#[test]
+fn rounded_factors_lose_what_the_residual_keeps() {
+    let shapes = shapes();
+    let run = |factors| {
+        let config = Config { factors, ..Config::default() };
+        let mut reducers = ranks(&config, &shapes, 3);
+        let mut residuals = vec![vec![0.0; length(&shapes)]; 3];
+        let mut gradients: Vec<Vec<f32>> =
+            (0..3).map(|rank| gradient(length(&shapes), rank, 1)).collect();
+        assert!(step(&mut reducers, 1, &mut gradients, Some(&mut residuals)).unwrap());
+        assert!(gradients.iter().all(|mean| bits(mean) == bits(&gradients[0])));
+        let given = |at: usize| {
+            (0..3).map(|rank| gradient(length(&shapes), rank, 1)[at]).sum::<f32>() / 3.0
+        };
+        for at in 0..length(&shapes) {
+            let kept = residuals.iter().map(|residual| residual[at]).sum::<f32>() / 3.0;
+            assert!(
+                (gradients[0][at] + kept - given(at)).abs() < 1e-5,
+                "{factors:?}, element {at}"
+            );
+        }
+        gradients.swap_remove(0)
+    };
+    let (exact, rounded) = (run(Format::F32), run(Format::Bf16));
+    let difference: Vec<f32> = exact.iter().zip(&rounded).map(|(a, b)| a - b).collect();
+    let share = square(&difference) / square(&exact);
+    assert!(share > 0.0 && share < 1e-3, "{share}");
+}
+
+#[test]
+fn factors_of_a_peer_that_are_no_numbers_or_too_few_are_refused() {
+    let mut numbers = [0.0; 2];
+    let mut read = |message: &[u8]| {
+        let all = 0..message.len();
+        let payload = Payload::within(&Arc::new(message.to_vec()), all.clone());
+        let mut mail = Mail { messages: vec![(payload, all)], ..Mail::default() };
+        let round = Round { step: 1, number: 1, rank: 0, world_size: 1, mail: &mut mail };
+        read_rounded(Format::Bf16, &round, &mut numbers)
+    };
+    assert!(read(&[0x80, 0x3f, 0, 0]).is_ok());
+    assert!(read(&[0x80, 0x3f]).is_err());
+    assert!(read(&[0x80, 0x3f, 0x80, 0x7f]).is_err());
+    assert!(read(&[0x80, 0x3f, 1, 0x7f, 0]).is_err());
+    assert!(read(&[0x80, 0x3f, 0xc0, 0x7f]).is_err());
 }
