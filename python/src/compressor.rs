@@ -131,18 +131,7 @@ impl Compressor {
 
     /// Everything that later messages depend on, as arrays by name.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = py.detach(|| {
-            let mut state = State::default();
-            if let Some(fitted) = self.lock().as_ref() {
-                fitted.codec.save(&mut state);
-                state.insert("length", Entry::U64(vec![fitted.length as u64]));
-                if let Some(feedback) = &fitted.feedback {
-                    state.insert("residual", Entry::F32(feedback.residual().to_vec()));
-                }
-            }
-            state
-        });
-        states::to_dict(py, state)
+        states::to_dict(py, py.detach(|| self.saved()))
     }
 
     /// Takes up what `state` returned; nothing changes when it does not fit.
@@ -167,6 +156,16 @@ impl Compressor {
             let gauges = inner.as_ref().map_or(&[][..], |fitted| fitted.codec.gauges());
             gauges.iter().map(|gauge| (gauge.name.to_string(), gauge.value)).collect()
         })
+    }
+
+    /// Another one that goes on from the same state.
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let inner = py.detach(|| match self.saved() {
+            state if state.is_empty() => Ok(None),
+            state => self.restored(&state).map(Some),
+        });
+        let inner = Mutex::new(inner.map_err(Refused::into_exception)?);
+        Ok(Self { scheme: self.scheme.clone(), settings: self.settings.clone(), inner, ..*self })
     }
 
     fn __repr__(&self) -> String {
@@ -255,6 +254,18 @@ impl Compressor {
         checksum.update(&self.seed.to_le_bytes());
         checksum.update(&(length as u64).to_le_bytes());
         checksum.finalize() >> 8
+    }
+
+    fn saved(&self) -> State {
+        let mut state = State::default();
+        if let Some(fitted) = self.lock().as_ref() {
+            fitted.codec.save(&mut state);
+            state.insert("length", Entry::U64(vec![fitted.length as u64]));
+            if let Some(feedback) = &fitted.feedback {
+                state.insert("residual", Entry::F32(feedback.residual().to_vec()));
+            }
+        }
+        state
     }
 
     fn restored(&self, state: &State) -> Result<Fitted, Refused> {

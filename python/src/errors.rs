@@ -14,6 +14,13 @@ import_exception!(gradwire._errors, PeerTimeoutError);
 import_exception!(gradwire._errors, SettingError);
 import_exception!(gradwire._errors, StateError);
 import_exception!(gradwire._errors, TransportError);
+import_exception!(gradwire._errors, ViolationError);
+
+/// `gradwire.Error`, under a name that is not that of the exchange's own.
+pub(crate) mod base {
+    pyo3::import_exception!(gradwire._errors, Error);
+}
+pub(crate) use base::Error as BaseError;
 
 /// The exception for an error of the exchange: its words, and what programs ask for (the rank, the
 /// step, the parameter, the element).

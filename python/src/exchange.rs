@@ -1,13 +1,13 @@
 //! One rank's exchange.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, TryLockError};
 
 use gradwire_exchange::{Collective, Error, Layout, Parameter, Solo, Traffic as Counted};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{InputError, counts_from_one, exception, is_of_one_step};
+use crate::errors::{InputError, StateError, counts_from_one, exception, is_of_one_step};
 use crate::transport::{Cause, Transport};
 use crate::{arrays, settings, states};
 
@@ -47,7 +47,7 @@ impl Exchange {
     fn new(
         py: Python<'_>,
         parameters: HashMap<String, Vec<usize>>,
-        scheme: &str,
+        scheme: &Bound<'_, PyAny>,
         transport: Option<&Bound<'_, PyAny>>,
         seed: u64,
         bucketing: Option<&Bound<'_, PyAny>>,
@@ -60,7 +60,8 @@ impl Exchange {
         force: bool,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let scheme = settings::scheme(scheme, settings)?;
+        let cause = Cause::default();
+        let scheme = settings::any(scheme, settings, &cause)?;
         let around = PyDict::new(py);
         around.set_item("bucketing", bucketing)?;
         around.set_item("dense_below", dense_below)?;
@@ -70,17 +71,16 @@ impl Exchange {
         around.set_item("clip_norm", clip_norm)?;
         around.set_item("measure_every", measure_every)?;
         around.set_item("force", force)?;
-        let policy = settings::policy(&scheme, &around)?;
+        let policy = settings::policy(&*scheme, &around)?;
         let mut parameters: Vec<_> = parameters.into_iter().collect();
         parameters.sort();
         let layout = Layout::shaped(parameters).map_err(|error| exception(&error))?;
-        let cause = Cause::default();
         let collective: Box<dyn Collective> = match transport {
             Some(object) => Box::new(Transport::new(object, cause.clone())?),
             None => Box::new(Solo),
         };
         let (rank, world_size) = (collective.rank(), collective.world_size());
-        let exchange = gradwire_exchange::Exchange::new(&scheme, policy, layout, seed, collective)
+        let exchange = gradwire_exchange::Exchange::new(&*scheme, policy, layout, seed, collective)
             .map_err(|error| exception(&error))?;
         let parameters = exchange.layout().parameters();
         let name = |one: &Parameter| one.name.clone();
@@ -152,7 +152,15 @@ impl Exchange {
 
     /// Everything of this rank that later messages depend on, as arrays by name.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        states::to_dict(py, self.with(py, |exchange| Ok(exchange.save()))?)
+        let state = self.with(py, |exchange| Ok(exchange.save()))?;
+        match self.cause.take() {
+            None => states::to_dict(py, state),
+            Some(raised) => {
+                let error = StateError::new_err(format!("there is no state to save: {raised}"));
+                error.set_cause(py, Some(raised));
+                Err(error)
+            }
+        }
     }
 
     /// Takes up what `state` returned.
@@ -203,7 +211,7 @@ impl Exchange {
         });
         result.map_err(InputError::new_err)?.map_err(|error| {
             let raised = exception(&error);
-            let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let cause = self.cause.take();
             match cause {
                 // An interruption is the user's, and is not wrapped.
                 Some(cause) if !cause.is_instance_of::<pyo3::exceptions::PyException>(py) => cause,

@@ -7,8 +7,10 @@
 
 mod arrays;
 mod compressor;
+mod contract;
 mod errors;
 mod exchange;
+mod own;
 mod settings;
 mod states;
 mod transport;
@@ -18,6 +20,8 @@ mod transport;
 mod _gradwire {
     #[pymodule_export]
     use crate::compressor::Compressor;
+    #[pymodule_export]
+    use crate::contract::check_contract;
     #[pymodule_export]
     use crate::exchange::{Exchange, Traffic};
     #[pymodule_export]

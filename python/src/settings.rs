@@ -6,6 +6,8 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
 
 use crate::errors::{SettingError, exception};
+use crate::own::Own;
+use crate::transport::Cause;
 
 /// Of each scheme by the name of its file, its settings and what their definitions say of them.
 const DOCS: &[(&str, &[(&str, &str)])] = include!(concat!(env!("OUT_DIR"), "/docs.rs"));
@@ -46,6 +48,26 @@ fn describe(scheme: &SchemeConfig) -> PyResult<Value> {
     }))
 }
 
+/// The scheme of this name with these settings, or one that is an object.
+pub(crate) fn any(
+    given: &Bound<'_, PyAny>,
+    settings: Option<&Bound<'_, PyDict>>,
+    cause: &Cause,
+) -> PyResult<Box<dyn Scheme>> {
+    if let Ok(name) = given.extract::<String>() {
+        return Ok(Box::new(scheme(&name, settings)?));
+    }
+    let own = Own::new(given, cause.clone(), false)?;
+    if let Some((name, _)) = settings.and_then(|settings| settings.iter().next()) {
+        let words = format!(
+            "scheme `{}` has no setting `{name}`; give it to the object itself",
+            own.about().name
+        );
+        return Err(SettingError::new_err(words));
+    }
+    Ok(Box::new(own))
+}
+
 /// The scheme of this name with these settings.
 pub(crate) fn scheme(name: &str, settings: Option<&Bound<'_, PyDict>>) -> PyResult<SchemeConfig> {
     let mut table = match settings {
@@ -64,7 +86,7 @@ fn refuse(scheme: &str, problem: impl std::fmt::Display) -> PyErr {
 
 /// What surrounds the scheme, from the keyword arguments that were given, where `bucketing` may be a
 /// number of bytes and `start_step` stands for the uncompressed steps before it.
-pub(crate) fn policy(scheme: &SchemeConfig, given: &Bound<'_, PyDict>) -> PyResult<Policy> {
+pub(crate) fn policy(scheme: &dyn Scheme, given: &Bound<'_, PyDict>) -> PyResult<Policy> {
     let refuse = |problem: String| SettingError::new_err(format!("policy: {problem}"));
     let mut table = table(given, refuse)?;
     table.retain(|_, value| !value.is_null());

@@ -9,10 +9,27 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::errors::{PeerLostError, PeerTimeoutError};
+use crate::errors::{BaseError, PeerLostError, PeerTimeoutError};
 
-/// Where an exception of the transport waits until the call that met it has returned.
-pub(crate) type Cause = Arc<Mutex<Option<PyErr>>>;
+/// Where an exception of the transport or of a scheme waits until the call that met it has returned.
+#[derive(Clone, Default)]
+pub(crate) struct Cause(Arc<Mutex<Option<PyErr>>>);
+
+impl Cause {
+    /// Keeps the exception, the last of several, and says it in words.
+    pub(crate) fn note(&self, py: Python<'_>, raised: PyErr) -> String {
+        let words = match raised.is_instance_of::<BaseError>(py) {
+            true => raised.value(py).to_string(),
+            false => raised.to_string(),
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+        words
+    }
+
+    pub(crate) fn take(&self) -> Option<PyErr> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 /// A collective whose messages an object of Python carries: `allgather(message)` gives every rank's
 /// message, and `alltoall(parts)`, if it has that, what every rank gave this one.
@@ -82,7 +99,7 @@ impl Transport {
             }
             _ => Error::Transport { problem: raised.to_string() },
         };
-        *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+        self.cause.note(py, raised);
         error
     }
 }

@@ -599,3 +599,19 @@ def scaled(rank, world_size, program):
     residual = names["averager"].state_dict()["residual"]
     largest = max(part.abs().max().item() for part in residual.values())
     return found, weights(module), largest
+
+
+def own_scheme_fails(rank, world_size, scheme):
+    """What backward raises where rank 1 alone encodes something wrong in its second step, and where the
+    third succeeds: whether the gradients are those of before, the weights after it."""
+    scheme.where = lambda: rank == 1
+    ddp, state = wrapped(scheme, timeout=30)
+    backward(ddp, rank, 0)
+    begin = time.monotonic()
+    try:
+        backward(ddp, rank, 1)
+    except RuntimeError as error:
+        said = str(error)
+    else:
+        said = None
+    return said, time.monotonic() - begin, state.step, state.failure

@@ -8,6 +8,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("this PyTorch has no gloo", allow_module_level=True)
 
 import jobs  # noqa: E402
+import own  # noqa: E402
 from ranks import run  # noqa: E402
 
 YOUNG = pytest.mark.skipif(
@@ -115,7 +116,13 @@ def test_gradients_of_sixteen_bits(dtype):
 
 @pytest.mark.parametrize(
     "scheme, settings",
-    [("topk", {"ratio": 0.05}), ("powersgd", {"rank": 2}), ("alq", {}), ("qsgd", {})],
+    [
+        ("topk", {"ratio": 0.05}),
+        ("powersgd", {"rank": 2}),
+        ("alq", {}),
+        ("qsgd", {}),
+        (own.Smoothed(), {"bucketing": "parameter"}),
+    ],
 )
 def test_a_checkpoint_of_every_rank_goes_on_as_if_never_stopped(scheme, settings, tmp_path):
     ranks = run(jobs.resumed, 2, scheme, settings, str(tmp_path))
@@ -340,3 +347,20 @@ def test_messages_in_pieces_are_what_was_sent():
 def test_an_announced_length_takes_no_memory_before_the_bytes_come():
     blamed, asked = run(jobs.announced, 2)[0]
     assert blamed == 1 and asked <= 1 << 26
+
+
+def test_an_own_scheme_trains_like_the_native_one_of_the_same_arithmetic():
+    mine = run(jobs.train, 2, own.Half(), {"bucketing": 100_000}, 5)
+    native = run(jobs.train, 2, "half", {"bucketing": 100_000, "feedback": True}, 5)
+    for one, other in zip(mine, native):
+        assert one[0] == other[0] and numpy.array_equal(one[1], other[1])
+        assert one[2][1:] == other[2][1:]
+    averaged = run(jobs.averaged, 2, own.Half(), {}, 3)
+    assert numpy.array_equal(averaged[0][1], run(jobs.averaged, 2, "half", {"feedback": True}, 3)[0][1])
+
+
+@pytest.mark.parametrize("how", ["raises", "str", "none", "view", "gigabytes"])
+def test_backward_says_which_rank_has_a_scheme_that_fails(how):
+    for words, seconds, step, failure in run(jobs.own_scheme_fails, 2, own.Failing(how)):
+        assert words is not None and "rank 1 gave up at step 2: scheme `Failing`" in words, words
+        assert seconds < 10 and step == 1 and failure is None

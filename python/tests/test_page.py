@@ -19,14 +19,13 @@ def block(words):
     return found[0]
 
 
-def test_two_processes_train_with_the_program_of_the_page(tmp_path):
+def torchrun(program):
+    """What two processes print that run a program."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("this PyTorch has no gloo")
     if int(torch.__version__.split(".")[0]) < 2:
         pytest.skip("the launcher of Debian's PyTorch 1.13 fails with Python 3.11")
-    program = tmp_path / "example.py"
-    program.write_text(block("init_process_group"))
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     start += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -34,10 +33,52 @@ def test_two_processes_train_with_the_program_of_the_page(tmp_path):
         [*start, program], capture_output=True, text=True, timeout=300, env=environment
     )
     assert done.returncode == 0, done.stderr
-    said = re.findall(r"step (\d+): loss ([\d.]+), (\d+) bytes sent, (\d+) unc", done.stdout)
-    assert [int(step) for step, *_ in said] == [50, 100, 150, 200], done.stdout
+    return done.stdout
+
+
+def test_two_processes_train_with_the_program_of_the_page(tmp_path):
+    program = tmp_path / "example.py"
+    program.write_text(block("init_process_group"))
+    said = torchrun(program)
+    said = re.findall(r"step (\d+): loss ([\d.]+), (\d+) bytes sent, (\d+) unc", said)
+    assert [int(step) for step, *_ in said] == [50, 100, 150, 200], said
     assert float(said[-1][1]) < 0.8 * float(said[0][1])
     assert all(int(sent) < 0.1 * int(dense) for _, _, sent, dense in said)
+
+
+def test_the_example_of_an_own_scheme_trains_like_the_native_one():
+    said = torchrun(Path(__file__).parent.parent / "examples" / "own_scheme.py")
+    assert "28 more in the first step" in said, said
+
+
+def test_ef21_of_the_page_is_short_and_is_ef21():
+    import numpy
+    from test_exchange import SHAPES, gradient, ranks
+
+    import gradwire
+
+    program = block("class EF21")
+    assert len(re.search(r"class EF21.*?(?=\n\n)", program, re.S).group().splitlines()) <= 15
+    names = {}
+    exec(compile(program, "page", "exec"), names)
+
+    def run(end):
+        exchange, found = gradwire.Exchange(SHAPES, names["EF21"](0.05), end), []
+        for step in range(1, 5):
+            values = gradient(end.rank, step)
+            exchange.allreduce(step, values)
+            found.append(values)
+        return found
+
+    found = ranks(2, run)
+    known = numpy.zeros((2, len(found[0][0])))
+    for step in range(4):
+        for rank in range(2):
+            change = gradient(rank, step + 1) - known[rank]
+            largest = numpy.argsort(abs(change))[-round(0.05 * change.size) :]
+            known[rank][largest] += change[largest]
+        assert numpy.allclose(found[0][step], known.mean(axis=0), atol=1e-5)
+        assert numpy.array_equal(found[0][step], found[1][step])
 
 
 def test_ranks_skip_together_with_the_scaler_of_the_page():
@@ -56,7 +97,7 @@ def test_ranks_skip_together_with_the_scaler_of_the_page():
 
 
 def test_the_programs_for_arrays_and_for_runs(tmp_path, capsys, monkeypatch):
-    exec(compile(block("Compressor("), "page", "exec"), {})
+    exec(compile(block("compressor = gradwire.Compressor("), "page", "exec"), {})
     length, gauges = capsys.readouterr().out.split(" ", 1)
     assert 10_000 < int(length) < 100_000 and "kept" in gauges
     pytest.importorskip("pandas", reason="pandas is not installed")

@@ -17,14 +17,16 @@ from ._errors import (
     SettingError,
     StateError,
     TransportError,
+    ViolationError,
 )
 from ._gradwire import Compressor, Exchange, Traffic
 from ._runs import Run, read_run
-from ._schemes import Scheme, Setting, schemes
+from ._schemes import Codec, Scheme, Setting, schemes
 from ._transport import Transport
 
 __all__ = [
     "AbortedError",
+    "Codec",
     "Compressor",
     "Error",
     "Exchange",
@@ -42,6 +44,7 @@ __all__ = [
     "Traffic",
     "Transport",
     "TransportError",
+    "ViolationError",
     "read_run",
     "schemes",
 ]

@@ -75,3 +75,7 @@ class OutOfStepError(Error):
 
 class TransportError(Error, ConnectionError):
     """What carries the bytes failed in a way that blames no rank; the cause says how."""
+
+
+class ViolationError(Error, AssertionError):
+    """A scheme breaks a law: which one, on what, and what was found."""

@@ -4,6 +4,7 @@ from typing import Any, Optional, Union, final
 import numpy
 from numpy.typing import NDArray
 
+from ._schemes import Codec
 from ._transport import Transport
 
 @final
@@ -47,6 +48,7 @@ class Compressor:
         """Learns from one step: every rank's message in order of rank, and their mean. For schemes
         that adapt to what was sent (`alq`, `optquant`, `aggregation-aware`)."""
 
+    def __deepcopy__(self, memo: Any, /) -> Compressor: ...
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything that later messages depend on."""
 
@@ -58,7 +60,8 @@ class Exchange:
     """Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
 
     `parameters` gives the shape of each parameter; the flat gradient has them in the order of
-    `layout`: that of their names, those below `dense_below` behind the others. `transport` carries the messages; without one there is one rank. If it has an
+    `layout`: that of their names, those below `dense_below` behind the others. `scheme` is a name of
+    `schemes()` or a `Codec`. `transport` carries the messages; without one there is one rank. If it has an
     `alltoall`, an `allgather` of one rank must be able to meet the `alltoall` of another (see
     `Transport`). All ranks make the same calls with the same arguments. `start_step` is the first
     step that is compressed; `bucketing` is "whole", "parameter" or a number of bytes; the other
@@ -70,7 +73,7 @@ class Exchange:
     def __new__(
         cls,
         parameters: Mapping[str, Sequence[int]],
-        scheme: str,
+        scheme: Union[str, Codec],
         transport: Optional[Transport] = None,
         *,
         seed: int = 0,
@@ -168,4 +171,5 @@ class Traffic:
     def gauges(self) -> dict[str, float]:
         """What the compressors tell."""
 
+def check_contract(scheme: Union[str, Codec], **settings: Any) -> None: ...
 def describe_schemes() -> str: ...

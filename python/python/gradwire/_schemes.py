@@ -4,9 +4,37 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Tuple
 
 from ._gradwire import describe_schemes
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+
+class Codec(Protocol):
+    """A scheme of your own: an object with these two methods, wherever a scheme is named.
+
+    `decode` reads the message and nothing that another rank might not have. Each bucket has a copy of
+    the object, made by `copy.deepcopy`, so that one object serves any number of states. A message that
+    is not shorter than the gradient is sent as plain float32 in its place.
+
+    These may be there too:
+
+    - `feedback`, False if what a message leaves out is not to be added to the next gradient.
+    - `law`, what `gradwire.contract.check` holds decoding to: "exact", "unbiased", "contraction" or
+      "biased" (the default).
+    - `state()` and `load_state(state)`, if messages depend on earlier steps: a dict of one-dimensional
+      arrays of float32, uint64 or uint8. A step that fails is taken back with them.
+    - `combine(mean, step)`, if the mean of what messages stand for is not yet the gradient: returns it.
+    """
+
+    def encode(self, gradient: NDArray[numpy.float32], step: int, /) -> bytes:
+        """The message for a gradient, which is a copy, at a step that counts from 1."""
+
+    def decode(self, message: bytes, length: int, /) -> NDArray[numpy.float32]:
+        """The gradient of `length` elements that a message stands for."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ._errors import (
 )
 from ._gloo import Gloo
 from ._gradwire import Exchange, Traffic
+from ._schemes import Codec
 
 __all__ = ["Averager", "State", "gather_state", "hook"]
 
@@ -52,7 +53,7 @@ class _Ranks:
 
     def __init__(
         self,
-        scheme: str,
+        scheme: Union[str, Codec],
         *,
         parameters: Optional[Parameters] = None,
         process_group: Optional[dist.ProcessGroup] = None,
@@ -71,6 +72,8 @@ class _Ranks:
         if isinstance(timeout, timedelta):
             timeout = timeout.total_seconds()
         self._scheme = scheme
+        # What a state is saved under, and what ranks must agree on.
+        self._scheme_name = scheme if isinstance(scheme, str) else type(scheme).__qualname__
         self._settings = settings
         self._transport = Gloo(process_group, timeout)
         self._names: Optional[Dict[int, str]] = None
@@ -161,7 +164,7 @@ class _Ranks:
                 "saved state: this is none; give what `state_dict` or `gather_state` returned"
             )
         for key, found, needed in [
-            ("scheme", saved["scheme"], self._scheme),
+            ("scheme", saved["scheme"], self._scheme_name),
             ("rank", saved["rank"], self.rank),
             ("world_size", saved["world_size"], self.world_size),
         ]:
@@ -175,7 +178,7 @@ class _Ranks:
     def _head(self) -> Dict[str, Any]:
         return {
             "version": _VERSION,
-            "scheme": self._scheme,
+            "scheme": self._scheme_name,
             "step": self._step,
             "rank": self.rank,
             "world_size": self.world_size,
@@ -216,7 +219,7 @@ class _Ranks:
 
     def _build(self, shapes: Dict[str, List[int]], pinned: bool) -> None:
         """Fixes the layout, as all ranks have it."""
-        text = json.dumps([self._scheme, self._settings, shapes], sort_keys=True)
+        text = json.dumps([self._scheme_name, self._settings, shapes], sort_keys=True)
         mine = hashlib.sha256(text.encode()).digest()
         digests = self._transport.allgather(numpy.frombuffer(mine, dtype=numpy.uint8).copy())
         for rank, digest in enumerate(digests):
@@ -304,7 +307,8 @@ class _Failed:
 class State(_Ranks):
     """What the hook of one DistributedDataParallel keeps between calls.
 
-    `scheme` and its settings are those of `gradwire.schemes()`. `parameters` gives the names under
+    `scheme` and its settings are those of `gradwire.schemes()`, or it is a `gradwire.Codec`: an object of
+    your own. `parameters` gives the names under
     which residuals are kept (the module, or its `named_parameters()`); without it they are numbered
     in the module's order. `start_step` is the first step that is compressed. `bucketing` says what
     is compressed as one: "whole" (the default), "parameter", or a number of bytes; with the last two
@@ -319,7 +323,7 @@ class State(_Ranks):
 
     def __init__(
         self,
-        scheme: str,
+        scheme: Union[str, Codec],
         *,
         parameters: Optional[Parameters] = None,
         process_group: Optional[dist.ProcessGroup] = None,
