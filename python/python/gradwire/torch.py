@@ -11,7 +11,9 @@ every rank's residual for a checkpoint.
 
 import hashlib
 import json
+import re
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
@@ -42,6 +44,13 @@ Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]], Iterable
 _VERSION = 1
 # What gradients may be made of: their mean is taken in float32.
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
+# What `torch.compile` and checkpointed modules put into the names of parameters.
+_WRAPPERS = re.compile(r"_orig_mod\.|_checkpoint_wrapped_module\.")
+# Bytes that the scheme `dense` sends as one, so that they leave while the backward pass still runs:
+# its mean has the same bits in any buckets.
+_DENSE_BUCKET = 1 << 22
+# The names of parameters that are numbered.
+_NUMBERED = re.compile(r"parameter\.\d+")
 
 
 class _Ranks:
@@ -142,23 +151,24 @@ class _Ranks:
                 by_name = {one: values[place].copy() for one, place in self._saved_places.items()}
                 saved[name] = {one: torch.from_numpy(part) for one, part in by_name.items()}
             else:
-                # PyTorch's unsigned 64-bit type is younger than many of its versions.
-                signed = values.view(numpy.int64) if values.dtype == numpy.uint64 else values
-                saved["compressors"][name] = torch.from_numpy(signed.copy())
+                saved["compressors"][name] = torch.from_numpy(_signed(values).copy())
         return saved
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
         """Takes up what `state_dict` returned on this rank, or what `gather_state` returned, of
         which it takes this rank's part. Before the first step it is kept until then. What was saved
-        before the first step goes back to the beginning."""
+        before the first step goes back to the beginning.
+
+        What `gather_state` returned of another number of ranks is dealt out among those that there
+        are now, so that what is still to be applied stays the same. Of a model that has other
+        parameters by now, the residuals of those that have the same name and shape are taken up;
+        a warning says which are not."""
         if isinstance(saved, dict) and "ranks" in saved:
             ranks = saved["ranks"]
-            if len(ranks) != self.world_size:
-                raise StateError(
-                    f"saved state: it is of {len(ranks)} ranks, and there are {self.world_size}; "
-                    "go on with as many ranks, or begin without residuals"
-                )
-            saved = ranks[self.rank]
+            if len(ranks) == self.world_size:
+                saved = ranks[self.rank]
+            else:
+                saved = _dealt(ranks, self.rank, self.world_size)
         if not isinstance(saved, dict) or saved.get("version") != _VERSION:
             raise StateError(
                 "saved state: this is none; give what `state_dict` or `gather_state` returned"
@@ -193,25 +203,47 @@ class _Ranks:
             self._exchange, self._step = self._new_exchange(self._shapes), 0
             return
         if saved["parameters"] != self._shapes:
-            which = sorted(set(saved["parameters"]) ^ set(self._shapes)) or [
-                name for name, shape in self._shapes.items() if saved["parameters"][name] != shape
-            ]
-            raise StateError(
-                f"saved state: it is of another model; parameter `{which[0]}` is missing on one "
-                "side or has another shape"
-            )
+            saved = self._fitting(saved)
         entries: Dict[str, Any] = {}
         for name in ("residual", "velocity"):
             if name in saved:
-                flat = numpy.empty(len(self._view), dtype=numpy.float32)
-                for one, place in self._saved_places.items():
-                    flat[place] = saved[name][one].numpy()
+                flat = numpy.zeros(len(self._view), dtype=numpy.float32)
+                for one, part in saved[name].items():
+                    flat[self._saved_places[one]] = part.numpy()
                 entries[name] = flat
         for name, tensor in saved["compressors"].items():
             values = tensor.numpy()
             entries[name] = values.view(numpy.uint64) if values.dtype == numpy.int64 else values
         self._exchange.load_state(entries)
         self._step = int(saved["step"])
+
+    def _fitting(self, saved: Dict[str, Any]) -> Dict[str, Any]:
+        """Of the state of a model with other parameters, what fits this one."""
+        before = saved["parameters"]
+        kept = {one for one, shape in self._shapes.items() if before.get(one) == shape}
+        if not kept or any(_NUMBERED.fullmatch(one) for one in kept):
+            which = sorted(set(before) ^ set(self._shapes)) or sorted(set(before) - kept)
+            raise StateError(
+                f"saved state: it is of another model; parameter `{which[0]}` is missing on one "
+                "side or has another shape (parameters that both have are taken up where "
+                "`parameters=` gives their names)"
+            )
+        dropped = sorted(set(before) - kept)
+        learnt = ", and what the scheme has learnt," if saved["compressors"] else ""
+        warnings.warn(
+            f"the saved state is of another model: the residuals of {len(kept)} parameters are taken "
+            f"up; those of {dropped}{learnt} are dropped; "
+            f"{sorted(set(self._shapes) - kept)} begin without",
+            stacklevel=2,
+        )
+        fresh = self._new_exchange(self._shapes).state()
+        saved = dict(saved, parameters=self._shapes)
+        for name in ("residual", "velocity"):
+            if name in saved:
+                saved[name] = {one: part for one, part in saved[name].items() if one in kept}
+                fresh.pop(name, None)
+        saved["compressors"] = {name: torch.from_numpy(_signed(one)) for name, one in fresh.items()}
+        return saved
 
     def _new_exchange(self, shapes: Dict[str, List[int]]) -> Exchange:
         """One that has made no step."""
@@ -277,12 +309,46 @@ class _Ranks:
         raise TransportError(words) from failure
 
 
+def _signed(values: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
+    """The same bits in a type that PyTorch has: its unsigned 64-bit type is younger than many of
+    its versions."""
+    return values.view(numpy.int64) if values.dtype == numpy.uint64 else values
+
+
+def _dealt(ranks: List[Dict[str, Any]], rank: int, world_size: int) -> Dict[str, Any]:
+    """The part of this rank in the states of another number of ranks. A residual counts as much as
+    its share of the mean: it grows with the number of ranks that it is averaged over."""
+    first = ranks[0]
+    for one in ranks[1:]:
+        if any(
+            not torch.equal(values, first["compressors"][name])
+            for name, values in one["compressors"].items()
+        ):
+            raise StateError(
+                f"saved state: it is of {len(ranks)} ranks, and there are {world_size}; the scheme "
+                f"`{first['scheme']}` has learnt something else on each of them, which cannot be "
+                "dealt out; go on with as many ranks, or begin without residuals"
+            )
+    share = world_size / len(ranks)
+    mine = ranks[rank::world_size]
+    saved = dict(first, rank=rank, world_size=world_size)
+    for name in ("residual", "velocity"):
+        if name in first:
+            saved[name] = {
+                parameter: sum((one[name][parameter] * share for one in mine), torch.zeros_like(part))
+                for parameter, part in first[name].items()
+            }
+    return saved
+
+
 class _Task:
     """A bucket of DistributedDataParallel on its way."""
 
-    def __init__(self, bucket: dist.GradBucket) -> None:
+    def __init__(self, bucket: dist.GradBucket, scale: float) -> None:
         self.buffer: torch.Tensor = bucket.buffer()
-        self.gradients: List[torch.Tensor] = list(bucket.gradients())
+        # A sparse gradient has a bucket of its own, which is the gradient.
+        self.gradients = [self.buffer] if self.buffer.is_sparse else list(bucket.gradients())
+        self.scale = scale
         self.parameters: List[torch.Tensor] = list(bucket.parameters())
         self.is_first: bool = bucket.index() == 0
         self.is_last: bool = bucket.is_last()
@@ -314,7 +380,9 @@ class State(_Ranks):
     is compressed as one: "whole" (the default), "parameter", or a number of bytes; with the last two
     the exchange overlaps with the backward pass. `timeout` is how long a rank may be silent.
     `momentum_correction` above 0 (0.9 for `dgc`, unless it is given) takes the place of the
-    optimizer's momentum, which must be 0 then.
+    optimizer's momentum, which must be 0 then. `scaler` is the GradScaler, if there is one:
+    residuals are kept without its scale, and a gradient that is not finite on one rank is infinite on
+    all, so that all of them skip the step.
 
     Make it on every rank, with the same arguments, after `init_process_group`.
     """
@@ -328,8 +396,23 @@ class State(_Ranks):
         parameters: Optional[Parameters] = None,
         process_group: Optional[dist.ProcessGroup] = None,
         timeout: Union[float, timedelta] = 300.0,
+        scaler: Optional[Any] = None,
         **settings: Any,
     ) -> None:
+        ddp = _plain(parameters)
+        if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
+            ddp = None
+        inner = [] if ddp is None else ddp.parameters()
+        if getattr(ddp, "_comm_hooks", None) or any(
+            hasattr(one, "_in_backward_optimizers") for one in inner
+        ):
+            raise SettingError(
+                "this DistributedDataParallel has a hook already, and takes no other; make it without "
+                "`mixed_precision=` (torch.autocast goes with a State), and without optimizers in "
+                "backward"
+            )
+        if scheme == "dense" and settings.get("bucketing") is None:
+            settings["bucketing"] = _DENSE_BUCKET
         super().__init__(
             scheme,
             parameters=parameters,
@@ -338,8 +421,8 @@ class State(_Ranks):
             **settings,
         )
         if (
-            isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
-            and parameters.find_unused_parameters
+            ddp is not None
+            and ddp.find_unused_parameters
             and "residual" in Exchange({}, scheme, **settings).state()
         ):
             warnings.warn(
@@ -348,6 +431,8 @@ class State(_Ranks):
                 "gradwire.torch.Averager instead, or a scheme without error feedback",
                 stacklevel=2,
             )
+        self._ddp = None if ddp is None else weakref.ref(ddp)
+        self._scaler = scaler
         self._tasks: List[_Task] = []
         # Of each group of the exchange's buckets the parameters that it waits for.
         self._awaited: List[List[str]] = []
@@ -367,9 +452,16 @@ class State(_Ranks):
         if self._failure is None:
             self._failure = InputError("the state has been closed")
 
-    def _submit(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    def _submit(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._check()
-        task = _Task(bucket)
+        ddp = None if self._ddp is None else self._ddp()
+        joining = getattr(getattr(ddp, "_join_config", None), "enable", False)
+        if joining and not getattr(ddp, "_divide_by_initial_world_size", True):
+            raise InputError(
+                "join(divide_by_initial_world_size=False) is not followed: the mean is over all ranks, "
+                "also over those that have joined; leave that argument out"
+            )
+        task = _Task(bucket, 1.0 if self._scaler is None else float(self._scaler.get_scale()))
         result = task.future.then(_tensor)
         self._worker.submit(self._handle, task)
         return result
@@ -394,12 +486,23 @@ class State(_Ranks):
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Lets backward raise this error, as soon as it waits for one of the step's buckets."""
+        """Lets backward raise this error, as soon as it waits for one of the step's buckets. What is
+        not finite is for the scaler to see, where there is one: on every rank it skips the step."""
         tasks = self._tasks
         self._begin_anew()
         for task in tasks:
-            if not task.future.done():
+            if task.future.done():
+                continue
+            if self._scaler is None or not isinstance(error, NonFiniteError):
                 task.future.set_result(_Failed(error))
+                continue
+            with self._on_side_stream(task):
+                if task.buffer.is_sparse:
+                    infinite = torch.full(task.buffer.shape, float("inf"))
+                    task.buffer = _sparse(infinite, task.buffer)
+                else:
+                    task.buffer.fill_(float("inf"))
+                task.future.set_result(task.buffer)
 
     def _begin_anew(self) -> None:
         self._tasks, self._arrived, self._next = [], set(), 0
@@ -471,9 +574,12 @@ class State(_Ranks):
             self._arrived.add(name)
         with self._on_side_stream(task):
             for name, gradient in zip(task.names, task.gradients):
-                self._flat[self._places[name]].copy_(gradient.reshape(-1), non_blocking=True)
+                self._flat[self._places[name]].copy_(_dense(gradient), non_blocking=True)
         if self._stream is not None:
             self._stream.synchronize()
+        if task.scale != 1.0:
+            for name in task.names:
+                self._flat[self._places[name]].div_(task.scale)
 
     def _on_side_stream(self, task: _Task) -> Any:
         """Where copies from and to a GPU run, after what computed the gradient."""
@@ -513,8 +619,13 @@ class State(_Ranks):
         for task in self._tasks:
             with self._on_side_stream(task):
                 for name, gradient in zip(task.names, task.gradients):
-                    mean = self._flat[self._places[name]]
-                    gradient.copy_(mean.view(gradient.shape), non_blocking=True)
+                    mean = self._flat[self._places[name]].view(gradient.shape)
+                    if task.scale != 1.0:
+                        mean.mul_(task.scale)
+                    if gradient.is_sparse:
+                        task.buffer = _sparse(mean, gradient)
+                    else:
+                        gradient.copy_(mean, non_blocking=True)
                 task.future.set_result(task.buffer)
 
 
@@ -528,6 +639,12 @@ def _tensor(future: "torch.futures.Future[Any]") -> torch.Tensor:
 
 def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The communication hook: `ddp.register_comm_hook(state, gradwire.torch.hook)`."""
+    if isinstance(bucket, tuple):
+        raise InputError(
+            "with compiled autograd DistributedDataParallel hands over one gradient at a time and no "
+            "buckets; set `torch._dynamo.config.optimize_ddp = True` before it is made, or use a "
+            "gradwire.torch.Averager"
+        )
     if not isinstance(state, State):
         raise InputError(
             f"the hook's state is of type `{type(state).__name__}`; give a gradwire.torch.State"
@@ -572,7 +689,7 @@ class Averager(_Ranks):
             if gradient is None:
                 place.zero_()
             else:
-                place.copy_(_local(gradient).reshape(-1))
+                place.copy_(_dense(_local(gradient)))
         traffic = self._exchange.allreduce(self._step + 1, self._view)
         self._ended(traffic)
         with torch.no_grad():
@@ -580,7 +697,11 @@ class Averager(_Ranks):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 gradient = _local(parameter.grad)
-                gradient.copy_(self._flat[self._places[name]].view(gradient.shape))
+                mean = self._flat[self._places[name]].view(gradient.shape)
+                if gradient.is_sparse:
+                    parameter.grad = _sparse(mean, gradient)
+                else:
+                    gradient.copy_(mean)
         return traffic
 
 
@@ -594,18 +715,37 @@ def _check_type(name: str, gradient: torch.Tensor) -> None:
         )
 
 
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """The elements of a gradient end to end."""
+    return (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
+
+
+def _sparse(mean: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The rows of a mean that are not zero, of the type and on the device of a sparse gradient."""
+    return mean.to(like.device, like.dtype).to_sparse(like.sparse_dim())
+
+
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a tensor that is divided over ranks, or the tensor."""
     to_local = getattr(tensor, "to_local", None)
     return to_local() if to_local is not None else tensor
 
 
+def _plain(module: Any) -> Any:
+    """What `torch.compile` was given, or the module itself."""
+    while isinstance(module, torch.nn.Module) and hasattr(module, "_orig_mod"):
+        module = module._orig_mod
+    return module
+
+
 def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
-    """Parameters with their names, which DistributedDataParallel's prefix is taken off."""
+    """Parameters with the names that they have in the model itself: what wrappers put before and
+    between them is taken off."""
+    parameters = _plain(parameters)
     if isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-        parameters = parameters.module
+        parameters = _plain(parameters.module)
     if isinstance(parameters, torch.nn.Module):
-        return list(parameters.named_parameters())
+        parameters = parameters.named_parameters()
     given: List[Any] = list(parameters)
     if all(isinstance(one, torch.Tensor) for one in given):
         width = len(str(len(given)))
@@ -623,7 +763,7 @@ def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
                 "`named_parameters()` of a module that holds both"
             )
         names.add(one[0])
-    return given
+    return [(_WRAPPERS.sub("", name), one) for name, one in given]
 
 
 def gather_state(state: _Ranks, destination: int = 0) -> Optional[Dict[str, Any]]:

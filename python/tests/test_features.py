@@ -1,0 +1,157 @@
+"""What PyTorch can do beside the hook: works as without a hook, or is refused by name."""
+
+import re
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
+    pytest.skip("these tests need PyTorch 2.5 or newer", allow_module_level=True)
+
+import features  # noqa: E402
+import own  # noqa: E402
+from ranks import run  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        "accumulated",
+        "unused",
+        "static_graph",
+        "bucket_views",
+        "checkpointed",
+        "autocast",
+        "compiled_model",
+        "compiled_wrapper",
+        "tied",
+        "several_models",
+        "adversaries",
+        "divided_optimizer",
+        "forked_loaders",
+        "sparse",
+        "joined",
+    ],
+)
+def test_training_is_that_without_a_hook(feature):
+    (plain, dense, sparse), (_, other_dense, other_sparse) = run(features.compare, 2, feature)
+    # Rows of a sparse gradient that come twice are added up in another order without a hook.
+    apart = numpy.abs(plain - dense).max()
+    assert apart <= 1e-6 if feature == "sparse" else apart == 0
+    assert numpy.array_equal(dense, other_dense)
+    assert numpy.array_equal(sparse, other_sparse)
+    assert not numpy.array_equal(sparse, plain)
+
+
+@pytest.mark.parametrize(
+    "what, words",
+    [
+        ("compiled autograd", "with compiled autograd .* one gradient at a time"),
+        ("another hook", "has a hook already, and takes no other"),
+        ("optimizer in backward", "without optimizers in backward"),
+        ("join", r"divide_by_initial_world_size=False\) is not followed"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_on_every_rank(what, words):
+    for said in run(features.refused, 2, what):
+        assert said is not None and re.search(words, said), said
+
+
+def test_compiled_autograd_is_refused_in_backward():
+    for said in run(features.compiled_autograd, 2):
+        assert said is not None and "one gradient at a time" in said, said
+
+
+def test_an_averager_takes_sparse_gradients():
+    ranks = run(features.sparse_in_an_averager, 2)
+    for number, mean in enumerate(ranks[0][1]):
+        expected = (ranks[0][0][number] + ranks[1][0][number]) * numpy.float32(0.5)
+        assert numpy.array_equal(mean, expected)
+        assert numpy.array_equal(mean, ranks[1][1][number])
+
+
+def test_residuals_of_what_is_left_survive_freezing():
+    ranks = run(features.frozen, 2, True)
+    for said, names, _ in ranks:
+        assert names == ["2.bias", "2.weight", "4.bias", "4.weight"]
+        assert len(said) == 1 and "['0.bias', '0.weight']" in said[0], said
+    for name in ranks[0][1]:
+        # Both ranks' residuals and gradients are what came, twice, and what is left.
+        before, own, _, left = (sum(rank[2][i][name] for rank in ranks) for i in range(4))
+        assert numpy.allclose(before + own, 2 * ranks[0][2][2][name] + left, atol=1e-6)
+        assert numpy.abs(before).max() > 0
+
+
+def test_numbered_parameters_are_not_taken_for_others():
+    for said in run(features.frozen, 2, False):
+        assert "it is of another model" in said and "`parameters=` gives their names" in said, said
+
+
+@pytest.mark.parametrize("scales", [[1024.0, 512.0, 2048.0, 1.0], [65536.0, 3.0, 0.5, 65536.0]])
+def test_residuals_are_kept_without_the_scale(scales):
+    ranks = run(features.scaled_conservation, 2, scales)
+    given = sum(rank[0] for rank in ranks)
+    left = sum(rank[2] for rank in ranks)
+    assert numpy.allclose(given, 2 * ranks[0][1] + left, atol=1e-5)
+    assert numpy.array_equal(ranks[0][1], ranks[1][1])
+    assert numpy.abs(left).max() > 1e-4
+
+
+def test_ranks_skip_together_with_a_scaler_in_the_state():
+    ranks = run(features.scaler_skips, 2)
+    for found, weights, step in ranks:
+        assert found == [(1024.0, True), (512.0, False), (512.0, True)]
+        assert step == 2 and numpy.isfinite(weights).all()
+        assert numpy.array_equal(weights, ranks[0][1])
+
+
+def test_the_state_of_a_compiled_model_is_that_of_the_plain_one():
+    for names, plain, compiled, loaded in run(features.names_of_compiled, 2):
+        assert names == plain
+        assert numpy.array_equal(compiled, loaded)
+
+
+def test_a_rank_that_leaves_while_it_has_joined_is_named():
+    timeout = 20.0
+    said, seconds = run(features.leaves_while_others_join, 2, timeout, killed=(1,))[0]
+    assert said is not None and seconds < timeout, said
+
+
+@pytest.mark.parametrize("before, now", [(3, 2), (1, 2), (2, 4)])
+def test_another_number_of_ranks_keeps_what_is_still_to_come(before, now):
+    residuals = [numpy.random.default_rng(i).normal(size=100) for i in range(before)]
+    head = {"version": 1, "scheme": "topk", "step": 7, "world_size": before, "compressors": {}}
+    head["parameters"] = {"weight": [100]}
+    saved = [
+        dict(head, rank=i, residual={"weight": torch.tensor(one, dtype=torch.float32)})
+        for i, one in enumerate(residuals)
+    ]
+    ranks = run(features.other_world, now, {"version": 1, "ranks": saved})
+    left = sum(rank[0] for rank in ranks) / now
+    assert numpy.allclose(left + ranks[0][1], sum(residuals) / before, atol=1e-5)
+    assert all(step == 8 for _, _, step in ranks)
+
+
+def test_what_ranks_have_learnt_apart_is_not_dealt_out():
+    head = {"version": 1, "scheme": "Smoothed", "step": 7, "parameters": {"weight": [100]}}
+    saved = [
+        dict(head, rank=i, world_size=3, compressors={"bucket.0/known": torch.full((3,), float(i))})
+        for i in range(3)
+    ]
+    averager = run(refused_state, 2, {"version": 1, "ranks": saved})
+    assert all("has learnt something else on each of them" in said for said in averager)
+
+
+def refused_state(rank, world_size, saved):
+    import gradwire.torch
+
+    averager = gradwire.torch.Averager(own.Smoothed(), timeout=30)
+    return features.said_by(lambda: averager.load_state_dict(saved))
+
+
+def test_a_state_goes_on_in_groups_that_are_made_anew(tmp_path):
+    for whole, parts in run(features.remade, 2, str(tmp_path)):
+        assert numpy.array_equal(whole, parts)
