@@ -19,6 +19,7 @@ from jobs import DEVICE, backward, batch, gradients, model, weights
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+import gradwire.fsdp
 import gradwire.torch
 
 STEPS = 3
@@ -482,3 +483,110 @@ def remade(rank, world_size, folder):
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
     steps(range(2, 4), parts, saved)
     return weights(whole), weights(parts)
+
+
+def _sharded(scheme, **settings):
+    from torch.distributed.fsdp import fully_shard
+
+    module = model()
+    for layer in (module[0], module[4]):
+        fully_shard(layer)
+    fully_shard(module)
+    if scheme is None:
+        for one in (module, module[0], module[4]):
+            one.set_force_sum_reduction_for_comms(True)
+        return module, None
+    return module, gradwire.fsdp.compress(module, scheme, timeout=30, **settings)
+
+
+def _whole(module):
+    return numpy.concatenate(
+        [one.full_tensor().detach().float().cpu().numpy().ravel() for one in module.parameters()]
+    )
+
+
+def _shard_steps(module, rank, steps):
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+    for step in steps:
+        optimizer.zero_grad()
+        backward(module, rank, step)
+        optimizer.step()
+
+
+def sharded(rank, world_size, scheme, settings):
+    """The weights after some steps of `fully_shard`, and of DistributedDataParallel with the same scheme
+    and a bucket for each parameter; and what the state tells."""
+    module, state = _sharded(scheme, **settings)
+    ddp = DistributedDataParallel(model())
+    if scheme is not None:
+        other = gradwire.torch.State(scheme, parameters=ddp, timeout=30, **settings)
+        ddp.register_comm_hook(other, gradwire.torch.hook)
+    _shard_steps(module, rank, range(3))
+    _shard_steps(ddp, rank, range(3))
+    told = None
+    if state is not None:
+        told = state.step, state.wire_bytes, sorted(state.traffic), sorted(state.state_dict()["parameters"])
+    return _whole(module), weights(ddp), told
+
+
+def sharded_resumed(rank, world_size):
+    """Four steps at once, and two and two with a checkpoint between them."""
+    whole, _ = _sharded("topk", ratio=0.05)
+    _shard_steps(whole, rank, range(4))
+    part, state = _sharded("topk", ratio=0.05)
+    _shard_steps(part, rank, range(2))
+    gathered = [gradwire.torch.gather_state(state)]
+    dist.broadcast_object_list(gathered)
+    model_state = part.state_dict()
+    again, state = _sharded("topk", ratio=0.05)
+    again.load_state_dict(model_state)
+    state.load_state_dict(gathered[0])
+    _shard_steps(again, rank, range(2, 4))
+    return _whole(whole), _whole(again), state.step
+
+
+def sharded_and_refused(rank, world_size):
+    """What does not go together with `fully_shard`."""
+    module, _ = _sharded("topk", ratio=0.05)
+    said = [
+        said_by(lambda: gradwire.fsdp.compress(module, "topk", timeout=30)),
+        said_by(lambda: gradwire.torch.State("topk", parameters=module, timeout=30)),
+        said_by(lambda: gradwire.fsdp.compress(DistributedDataParallel(model()), "topk", timeout=30)),
+        said_by(lambda: gradwire.fsdp.compress(model(), "topk", timeout=30)),
+    ]
+    inputs, labels = batch(rank, 1)
+    if rank == 1:
+        inputs[0, 0] = float("nan")
+    step = said_by(lambda: torch.nn.functional.cross_entropy(module(inputs), labels).backward())
+    return said, step
+
+
+def sharded_checkpoint(rank, world_size, folder):
+    """`fully_shard` and its state saved and loaded by torch.distributed.checkpoint: the weights as if they
+    were not, and this rank's residuals."""
+    import torch.distributed.checkpoint as dcp
+
+    part, state = _sharded("topk", ratio=0.05)
+    _shard_steps(part, rank, range(2))
+    checkpoint = {"model": part.state_dict(), "gradwire": gradwire.torch.Checkpoint(state)}
+    dcp.save(checkpoint, checkpoint_id=folder)
+    left = {name: one.numpy() for name, one in state.state_dict()["residual"].items()}
+    _shard_steps(part, rank, range(2, 4))
+    again, state = _sharded("topk", ratio=0.05)
+    model_state = again.state_dict()
+    loaded = {"model": model_state, "gradwire": gradwire.torch.Checkpoint(state, folder)}
+    dcp.load(loaded, checkpoint_id=folder)
+    again.load_state_dict(model_state)
+    _shard_steps(again, rank, range(2, 4))
+    return _whole(part), _whole(again), left
+
+
+def sharded_elsewhere(rank, world_size, folder):
+    """The same checkpoint in another number of ranks: this rank's residuals, and a step that works."""
+    import torch.distributed.checkpoint as dcp
+
+    module, state = _sharded("topk", ratio=0.05)
+    dcp.load({"gradwire": gradwire.torch.Checkpoint(state, folder)}, checkpoint_id=folder)
+    left = {name: one.numpy() for name, one in state.state_dict()["residual"].items()}
+    _shard_steps(module, rank, range(1))
+    return left, state.step

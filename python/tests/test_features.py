@@ -46,18 +46,18 @@ def test_training_is_that_without_a_hook(feature):
     assert not numpy.array_equal(sparse, plain)
 
 
-@pytest.mark.parametrize(
-    "what, words",
-    [
-        ("compiled autograd", "with compiled autograd .* one gradient at a time"),
-        ("another hook", "has a hook already, and takes no other"),
-        ("optimizer in backward", "without optimizers in backward"),
-        ("join", r"divide_by_initial_world_size=False\) is not followed"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_on_every_rank(what, words):
+REFUSED = {
+    "compiled autograd": "with compiled autograd .* one gradient at a time",
+    "another hook": "has a hook already, and takes no other",
+    "optimizer in backward": "without optimizers in backward",
+    "join": r"divide_by_initial_world_size=False\) is not followed",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_does_not_go_together_is_refused_on_every_rank(what):
     for said in run(features.refused, 2, what):
-        assert said is not None and re.search(words, said), said
+        assert said is not None and re.search(REFUSED[what], said), said
 
 
 def test_compiled_autograd_is_refused_in_backward():
@@ -155,3 +155,47 @@ def refused_state(rank, world_size, saved):
 def test_a_state_goes_on_in_groups_that_are_made_anew(tmp_path):
     for whole, parts in run(features.remade, 2, str(tmp_path)):
         assert numpy.array_equal(whole, parts)
+
+
+def test_fully_shard_without_compression_is_distributed_data_parallel():
+    for sharded, ddp, _ in run(features.sharded, 2, None, {}):
+        assert numpy.array_equal(sharded, ddp)
+    for sharded, ddp, _ in run(features.sharded, 2, "dense", {}):
+        assert numpy.array_equal(sharded, ddp)
+
+
+@pytest.mark.parametrize("scheme", ["topk", "powersgd", "sidco"])
+def test_fully_shard_compresses_as_distributed_data_parallel_does(scheme):
+    ranks = run(features.sharded, 2, scheme, {"bucketing": "parameter"})
+    for sharded, ddp, (step, sent, units, names) in ranks:
+        # PowerSGD draws its first factor by the number of the bucket, which is counted in each unit.
+        assert scheme == "powersgd" or numpy.array_equal(sharded, ddp)
+        assert numpy.array_equal(sharded, ranks[0][0])
+        assert step == 3 and sent > 0 and units == ["", "0", "4"]
+        assert names == sorted(f"{i}.{kind}" for i in (0, 2, 4) for kind in ("bias", "weight"))
+
+
+def test_a_checkpoint_of_fully_shard_goes_on_as_if_never_stopped():
+    for whole, again, step in run(features.sharded_resumed, 2):
+        assert numpy.array_equal(whole, again) and step == 4
+
+
+def test_what_does_not_go_together_with_fully_shard_is_refused():
+    for (twice, hooked, wrapped, plain), step in run(features.sharded_and_refused, 2):
+        assert "compressed already" in twice
+        assert "divided over ranks" in hooked and "gradwire.fsdp.compress" in hooked
+        assert "use either `fully_shard` or DistributedDataParallel" in wrapped
+        assert "call it first" in plain
+        assert "non-finite gradient on rank 1 at step 1" in step, step
+
+
+def test_distributed_checkpoints_go_on_and_fit_another_number_of_ranks(tmp_path):
+    before = run(features.sharded_checkpoint, 2, str(tmp_path))
+    for whole, again, _ in before:
+        assert numpy.array_equal(whole, again)
+    now = run(features.sharded_elsewhere, 4, str(tmp_path))
+    for name, one in before[0][2].items():
+        owed = (one + before[1][2][name]) / 2
+        assert numpy.abs(owed).max() > 0
+        assert numpy.allclose(sum(left[name] for left, _ in now) / 4, owed, atol=1e-6)
+    assert all(step == 3 for _, step in now)

@@ -81,6 +81,15 @@ def test_ef21_of_the_page_is_short_and_is_ef21():
         assert numpy.array_equal(found[0][step], found[1][step])
 
 
+def test_the_table_of_features_names_tests_that_there_are():
+    tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)(?:\[([^\]]+)\])?`", PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 20
+    for test, case in named:
+        assert f"def {test}(" in tests, test
+        assert f'"{case}"' in tests or not case, case
+
+
 def test_ranks_skip_together_with_the_scaler_of_the_page():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if not hasattr(torch.amp, "GradScaler"):

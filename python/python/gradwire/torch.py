@@ -10,7 +10,9 @@ every rank's residual for a checkpoint.
 """
 
 import hashlib
+import io
 import json
+import os
 import re
 import warnings
 import weakref
@@ -36,7 +38,7 @@ from ._gloo import Gloo
 from ._gradwire import Exchange, Traffic
 from ._schemes import Codec
 
-__all__ = ["Averager", "State", "gather_state", "hook"]
+__all__ = ["Averager", "Checkpoint", "State", "gather_state", "hook"]
 
 Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]], Iterable[torch.Tensor]]
 
@@ -49,6 +51,8 @@ _WRAPPERS = re.compile(r"_orig_mod\.|_checkpoint_wrapped_module\.")
 # Bytes that the scheme `dense` sends as one, so that they leave while the backward pass still runs:
 # its mean has the same bits in any buckets.
 _DENSE_BUCKET = 1 << 22
+# What a rank's part is called in a checkpoint.
+_RANK = re.compile(r"rank\.\d+$")
 # The names of parameters that are numbered.
 _NUMBERED = re.compile(r"parameter\.\d+")
 
@@ -67,6 +71,7 @@ class _Ranks:
         parameters: Optional[Parameters] = None,
         process_group: Optional[dist.ProcessGroup] = None,
         timeout: Union[float, timedelta] = 300.0,
+        transport: Optional[Gloo] = None,
         **settings: Any,
     ) -> None:
         # Refuses settings that are not possible before anybody waits for anybody.
@@ -84,7 +89,7 @@ class _Ranks:
         # What a state is saved under, and what ranks must agree on.
         self._scheme_name = scheme if isinstance(scheme, str) else type(scheme).__qualname__
         self._settings = settings
-        self._transport = Gloo(process_group, timeout)
+        self._transport = transport or Gloo(process_group, timeout)
         self._names: Optional[Dict[int, str]] = None
         if parameters is not None:
             self._names = {id(tensor): name for name, tensor in _named(parameters)}
@@ -402,6 +407,13 @@ class State(_Ranks):
         ddp = _plain(parameters)
         if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
             ddp = None
+        if parameters is not None:
+            parameters = _named(parameters)
+            if any(hasattr(one, "to_local") for _, one in parameters):
+                raise SettingError(
+                    "these parameters are divided over ranks, and DistributedDataParallel's hook is for "
+                    "whole ones; compress what `fully_shard` sends with gradwire.fsdp.compress"
+                )
         inner = [] if ddp is None else ddp.parameters()
         if getattr(ddp, "_comm_hooks", None) or any(
             hasattr(one, "_in_backward_optimizers") for one in inner
@@ -766,7 +778,42 @@ def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
     return [(_WRAPPERS.sub("", name), one) for name, one in given]
 
 
-def gather_state(state: _Ranks, destination: int = 0) -> Optional[Dict[str, Any]]:
+class Checkpoint:
+    """A state for `torch.distributed.checkpoint`, where every rank writes its own part:
+
+        dcp.save({"model": ..., "gradwire": Checkpoint(state)}, checkpoint_id=folder)
+        dcp.load({"model": ..., "gradwire": Checkpoint(state, folder)}, checkpoint_id=folder)
+
+    `state` is a `State`, an `Averager` or a `gradwire.fsdp.State`. To load, give the folder too: the number
+    of ranks that wrote it may be another one.
+    """
+
+    def __init__(self, state: Any, folder: Union[str, "os.PathLike[str]", None] = None) -> None:
+        self._state = state
+        self._folder = folder
+
+    def state_dict(self) -> Dict[str, Any]:
+        """This rank's part under its number; to load, what is to be read."""
+        if self._folder is None:
+            part = io.BytesIO()
+            torch.save(self._state.state_dict(), part)
+            return {f"rank.{self._state.rank}": part.getvalue()}
+        from torch.distributed.checkpoint import FileSystemReader
+
+        written = FileSystemReader(self._folder).read_metadata().state_dict_metadata
+        ranks = {found.group() for name in written for found in [_RANK.search(name)] if found}
+        if not ranks:
+            raise StateError(f"saved state: {self._folder} holds none; it was saved without a Checkpoint")
+        return dict.fromkeys(ranks, b"")
+
+    def load_state_dict(self, read: Dict[str, Any]) -> None:
+        """Takes up what was read: as `load_state_dict` of the state does."""
+        parts = [read[f"rank.{rank}"] for rank in range(len(read))]
+        ranks = [torch.load(io.BytesIO(part), weights_only=True) for part in parts]
+        self._state.load_state_dict({"version": _VERSION, "ranks": ranks})
+
+
+def gather_state(state: Any, destination: int = 0) -> Optional[Dict[str, Any]]:
     """Every rank's state on rank `destination`, for one checkpoint; None on the others. All ranks
     call it, between two steps. `load_state_dict` of every rank takes the result."""
     mine = state.state_dict()

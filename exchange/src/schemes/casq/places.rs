@@ -15,7 +15,7 @@ pub(super) type Bits = [u64; BLOCK / 64];
 #[inline(always)]
 pub(super) fn among(ids: &[u8], wanted: &[u8]) -> Bits {
     let mut bits = [0; BLOCK / 64];
-    let (whole, rest) = ids.as_chunks();
+    let (whole, rest) = ids.as_chunks::<64>();
     let (of_whole, of_rest) = bits.split_at_mut(whole.len());
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V3::try_new() {
