@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "pytorch.md"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
@@ -19,7 +20,7 @@ def block(words):
     return found[0]
 
 
-def torchrun(program):
+def torchrun(program, folder=None):
     """What two processes print that run a program."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
@@ -30,7 +31,7 @@ def torchrun(program):
     start += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*start, program], capture_output=True, text=True, timeout=300, env=environment
+        [*start, program], capture_output=True, text=True, timeout=300, env=environment, cwd=folder
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -47,8 +48,22 @@ def test_two_processes_train_with_the_program_of_the_page(tmp_path):
 
 
 def test_the_example_of_an_own_scheme_trains_like_the_native_one():
-    said = torchrun(Path(__file__).parent.parent / "examples" / "own_scheme.py")
+    said = torchrun(EXAMPLES / "own_scheme.py")
     assert "28 more in the first step" in said, said
+
+
+@pytest.mark.parametrize("package, steps", [("accelerate", 50), ("lightning", 100)])
+def test_the_examples_of_other_trainers_train_compressed(package, steps, tmp_path):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    said = torchrun(EXAMPLES / f"with_{package}.py", tmp_path)
+    words = r"loss ([\d.]+) to ([\d.]+) in (\d+) steps, (\d+) bytes a step, (\d+) uncompressed"
+    first, last, made, sent, dense = (float(one) for one in re.search(words, said).groups())
+    assert made == steps and last < 0.8 * first and sent < 0.1 * dense, said
+    if package == "lightning":
+        import torch
+
+        saved = torch.load(tmp_path / "last.ckpt", weights_only=False)["gradwire"]
+        assert len(saved["ranks"]) == 2 and saved["ranks"][1]["step"] == steps
 
 
 def test_ef21_of_the_page_is_short_and_is_ef21():

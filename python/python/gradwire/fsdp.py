@@ -206,7 +206,7 @@ def compress(
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
-        inner: Any = module._get_fsdp_state()  # type: ignore[no-untyped-call]
+        inner: Any = module._get_fsdp_state()
         groups = getattr(inner, "_fsdp_param_groups", None)
         if groups is None:
             groups = [inner._fsdp_param_group] if inner._fsdp_param_group is not None else []

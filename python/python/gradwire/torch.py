@@ -798,7 +798,7 @@ class Checkpoint:
             part = io.BytesIO()
             torch.save(self._state.state_dict(), part)
             return {f"rank.{self._state.rank}": part.getvalue()}
-        from torch.distributed.checkpoint import FileSystemReader
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
 
         written = FileSystemReader(self._folder).read_metadata().state_dict_metadata
         ranks = {found.group() for name in written for found in [_RANK.search(name)] if found}
