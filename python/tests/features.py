@@ -5,9 +5,11 @@ or does nothing, and is called once for each wrapper.
 """
 
 import contextlib
+import copy
 import functools
 import multiprocessing
 import os
+import pickle
 import time
 import warnings
 
@@ -590,3 +592,27 @@ def sharded_elsewhere(rank, world_size, folder):
     left = {name: one.numpy() for name, one in state.state_dict()["residual"].items()}
     _shard_steps(module, rank, range(1))
     return left, state.step
+
+
+def pickled(rank, world_size):
+    """The hook by pickle, and what is said of its state."""
+    state = gradwire.torch.State("topk", timeout=30)
+    assert pickle.loads(pickle.dumps(gradwire.torch.hook)) is gradwire.torch.hook
+    said = [said_by(lambda: pickle.dumps(state)), said_by(lambda: copy.deepcopy(state))]
+    state.close()
+    return said
+
+
+def around(rank, world_size, wrapper):
+    """Gradients with one of PyTorch's hooks around ours, and the rank's own."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    plain, ddp = model(), DistributedDataParallel(model(), bucket_cap_mb=0.2)
+    state = gradwire.torch.State("dense", parameters=ddp, timeout=30)
+    ddp.register_comm_hook(state, getattr(default_hooks, wrapper)(gradwire.torch.hook))
+    for step in range(2):
+        plain.zero_grad()
+        ddp.zero_grad()
+        backward(plain, rank, step)
+        backward(ddp, rank, step)
+    return gradients(plain), gradients(ddp), state.traffic.wire_bytes

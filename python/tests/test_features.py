@@ -199,3 +199,17 @@ def test_distributed_checkpoints_go_on_and_fit_another_number_of_ranks(tmp_path)
         assert numpy.abs(owed).max() > 0
         assert numpy.allclose(sum(left[name] for left, _ in now) / 4, owed, atol=1e-6)
     assert all(step == 3 for _, step in now)
+
+
+def test_a_hook_is_pickled_and_its_state_says_what_to_keep():
+    for said in run(features.pickled, 2):
+        assert all("keep its `state_dict()`" in one for one in said), said
+
+
+@pytest.mark.parametrize("wrapper", ["fp16_compress_wrapper", "bf16_compress_wrapper"])
+def test_hooks_of_pytorch_may_be_put_around(wrapper):
+    ranks = run(features.around, 2, wrapper)
+    expected = (ranks[0][0] + ranks[1][0]) / 2
+    for _, mean, _ in ranks:
+        assert numpy.array_equal(mean, ranks[0][1])
+        assert numpy.abs(mean - expected).max() < 0.01 * numpy.abs(expected).max()

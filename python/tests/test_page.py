@@ -1,5 +1,7 @@
 """The programs of docs/pytorch.md run as they stand on the page."""
 
+import ast
+import doctest
 import os
 import re
 import shutil
@@ -8,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import reference
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "pytorch.md"
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -136,3 +139,24 @@ def test_the_programs_for_arrays_and_for_runs(tmp_path, capsys, monkeypatch):
     except ImportError:
         program = re.sub(r"^axes.*\n", "", program, flags=re.M)
     exec(compile(program, "page", "exec"), {})
+
+
+def test_the_reference_is_what_the_stubs_say():
+    assert reference.page() == PAGE.read_text(encoding="utf-8"), "run python python/tests/reference.py"
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        (f"{module}.{node.name}.{inner.name}", ast.get_docstring(inner))
+        for module, nodes in reference.definitions()
+        for node in nodes
+        for inner in reference.documented(node)
+        if ">>>" in (ast.get_docstring(inner) or "")
+    ],
+)
+def test_the_examples_of_doc_strings_are_right(name, text):
+    test = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+    said = []
+    doctest.DocTestRunner(verbose=False).run(test, out=said.append)
+    assert test.examples and not said, "".join(said)

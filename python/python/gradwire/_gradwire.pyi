@@ -15,6 +15,12 @@ class Compressor:
     from which random schemes draw. With error feedback (a setting of the scheme), what an array's
     message leaves out is added to the next array. The first array fixes the length. `force` allows
     error feedback where it does harm.
+
+    >>> import gradwire, numpy
+    >>> compressor = gradwire.Compressor("topk", ratio=0.25)
+    >>> message = compressor.encode(numpy.array([1, 8, 2, 3], numpy.float32), step=1)
+    >>> compressor.decode(message, 4).tolist()
+    [0.0, 8.0, 0.0, 0.0]
     """
 
     def __new__(
@@ -68,6 +74,13 @@ class Exchange:
     arguments are those of the policy around a scheme, and `settings` are the scheme's. What is None
     is the scheme's habit: a `momentum_correction` of 0.9 for `dgc`, after which the optimizer must
     have no momentum of its own.
+
+    >>> import gradwire, numpy
+    >>> exchange = gradwire.Exchange({"bias": [2], "weight": [2, 3]}, "topk", ratio=0.25)
+    >>> gradient = numpy.arange(8, dtype=numpy.float32)
+    >>> traffic = exchange.allreduce(1, gradient)
+    >>> gradient.tolist(), exchange.state()["residual"].tolist()
+    ([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 6.0, 7.0], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 0.0])
     """
 
     def __new__(
@@ -88,9 +101,13 @@ class Exchange:
         **settings: Any,
     ) -> Exchange: ...
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This process among those that average."""
+
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """The number of processes that average."""
+
     @property
     def buckets(self) -> list[list[str]]:
         """The parameters of each bucket: what is compressed as one."""

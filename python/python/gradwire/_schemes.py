@@ -67,7 +67,13 @@ class Scheme:
 
 
 def schemes() -> Tuple[Scheme, ...]:
-    """Every scheme, with its settings, their defaults, and what they mean."""
+    """Every scheme, with its settings, their defaults, and what they mean.
+
+    >>> import gradwire
+    >>> topk = next(one for one in gradwire.schemes() if one.name == "topk")
+    >>> topk.law, topk.settings[0].name, topk.settings[0].default
+    ('contraction', 'ratio', 0.01)
+    """
 
     def scheme(entry: Any) -> Scheme:
         settings = tuple(Setting(**setting) for setting in entry.pop("settings"))

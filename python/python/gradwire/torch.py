@@ -190,6 +190,12 @@ class _Ranks:
         else:
             self._restore(saved)
 
+    def __reduce__(self) -> Any:
+        raise StateError(
+            "a state has connections to the other ranks, and is neither pickled nor copied; keep its "
+            "`state_dict()`, and make a new state where that is loaded"
+        )
+
     def _head(self) -> Dict[str, Any]:
         return {
             "version": _VERSION,
