@@ -7,7 +7,7 @@ use gradwire_exchange::{Alltoall, Awaited, Collective, Error, Payload, Result};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::errors::{BaseError, PeerLostError, PeerTimeoutError};
 
@@ -39,6 +39,8 @@ pub(crate) struct Transport {
     object: Py<PyAny>,
     divides: bool,
     cause: Cause,
+    /// Messages of other ranks, whose buffers are used again once nobody reads them.
+    received: Vec<Payload>,
 }
 
 impl Transport {
@@ -50,27 +52,39 @@ impl Transport {
             divides: object.hasattr("alltoall")?,
             object: object.clone().unbind(),
             cause,
+            received: Vec::new(),
         })
     }
 
-    fn call(&self, method: &str, messages: Messages) -> Result<Vec<Payload>> {
+    fn call(&mut self, method: &str, messages: &Messages) -> Result<Vec<Payload>> {
         Python::attach(|py| {
             let all = self.carry(py, method, messages);
             all.map_err(|raised| self.blame(py, raised))
         })
     }
 
-    fn carry(&self, py: Python<'_>, method: &str, messages: Messages) -> PyResult<Vec<Payload>> {
-        let argument = match messages {
-            Messages::One(message) => PyArray1::from_vec(py, message).into_any(),
+    fn carry(
+        &mut self,
+        py: Python<'_>,
+        method: &str,
+        messages: &Messages,
+    ) -> PyResult<Vec<Payload>> {
+        let (argument, own) = match messages {
+            Messages::One(message) => (view(py, message)?, message),
             Messages::Each(parts) => {
-                let parts = parts.into_iter().map(|part| PyArray1::from_vec(py, part));
-                PyList::new(py, parts.collect::<Vec<_>>())?.into_any()
+                let views =
+                    parts.iter().map(|part| view(py, part)).collect::<PyResult<Vec<_>>>()?;
+                (PyList::new(py, views)?.into_any(), &parts[self.rank])
             }
         };
         let answers = self.object.bind(py).call_method1(method, (argument,))?;
-        let all =
-            answers.try_iter()?.map(|answer| bytes(&answer?)).collect::<PyResult<Vec<_>>>()?;
+        let mut all = Vec::with_capacity(self.world_size);
+        for answer in answers.try_iter()? {
+            let answer = answer?;
+            // What this rank gave needs no copy.
+            let mine = all.len() == self.rank && answer.is_instance_of::<PyArray1<u8>>();
+            all.push(if mine { own.clone() } else { self.bytes(&answer)? });
+        }
         if all.len() != self.world_size {
             let words = format!(
                 "the transport's {method} gave {} messages for {} ranks",
@@ -80,6 +94,39 @@ impl Transport {
             return Err(PyValueError::new_err(words));
         }
         Ok(all)
+    }
+
+    /// A message as the transport gives it: `bytes`, or an array of uint8. The buffers of earlier ones are
+    /// used again.
+    fn bytes(&mut self, given: &Bound<'_, PyAny>) -> PyResult<Payload> {
+        if let Ok(bytes) = given.cast::<PyBytes>() {
+            return Ok(self.received(bytes.as_bytes()));
+        }
+        let Ok(array) = given.cast::<PyArray1<u8>>() else {
+            let kind = given.get_type().name()?;
+            let words =
+                format!("a message is `bytes` or an array of uint8, and this is a `{kind}`");
+            return Err(PyTypeError::new_err(words));
+        };
+        let array = array.try_readonly()?;
+        Ok(match array.as_slice() {
+            Ok(bytes) => self.received(bytes),
+            Err(_) => Payload::from(array.as_array().to_vec()),
+        })
+    }
+
+    fn received(&mut self, bytes: &[u8]) -> Payload {
+        let free = self.received.iter().position(Payload::is_unshared);
+        let buffer = free.and_then(|free| self.received.swap_remove(free).reclaim());
+        let mut buffer = buffer.unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        let payload = Payload::from(buffer);
+        self.received.push(payload.clone());
+        if self.received.len() > 2 * self.world_size {
+            self.received.remove(0);
+        }
+        payload
     }
 
     /// The error for what the transport raised, which becomes the cause of what the caller sees.
@@ -107,22 +154,32 @@ impl Transport {
 /// What a rank gives.
 enum Messages {
     /// To every rank.
-    One(Vec<u8>),
+    One(Payload),
     /// To each rank, by number.
-    Each(Vec<Vec<u8>>),
+    Each(Vec<Payload>),
 }
 
-/// A message as the transport gives it: `bytes`, or an array of uint8.
-fn bytes(given: &Bound<'_, PyAny>) -> PyResult<Payload> {
-    if let Ok(bytes) = given.cast::<PyBytes>() {
-        return Ok(Payload::from(bytes.as_bytes().to_vec()));
+/// Bytes that NumPy reads where they are.
+#[pyclass(frozen)]
+struct Message(Payload);
+
+#[pymethods]
+impl Message {
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        const READ_ONLY: bool = true;
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("shape", (self.0.len(),))?;
+        interface.set_item("data", (self.0.as_ptr() as usize, READ_ONLY))?;
+        Ok(interface)
     }
-    let Ok(array) = given.cast::<PyArray1<u8>>() else {
-        let kind = given.get_type().name()?;
-        let words = format!("a message is `bytes` or an array of uint8, and this is a `{kind}`");
-        return Err(PyTypeError::new_err(words));
-    };
-    Ok(Payload::from(array.try_readonly()?.as_array().to_vec()))
+}
+
+/// A message as an array of uint8 that may only be read.
+fn view<'py>(py: Python<'py>, message: &Payload) -> PyResult<Bound<'py, PyAny>> {
+    py.import("numpy")?.call_method1("asarray", (Message(message.clone()),))
 }
 
 impl Collective for Transport {
@@ -135,7 +192,7 @@ impl Collective for Transport {
     }
 
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
-        self.call("allgather", Messages::One(mine))
+        self.call("allgather", &Messages::One(mine.into()))
     }
 
     fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
@@ -149,6 +206,6 @@ impl Alltoall for Transport {
             let problem = format!("{} parts for {} ranks", mine.len(), self.world_size);
             return Err(Error::Transport { problem });
         }
-        self.call("alltoall", Messages::Each(mine))
+        self.call("alltoall", &Messages::Each(mine.into_iter().map(Payload::from).collect()))
     }
 }

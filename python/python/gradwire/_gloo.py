@@ -9,6 +9,7 @@ that went first.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from datetime import timedelta
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -60,19 +61,22 @@ class Gloo:
             )
         self._others = [one for one in range(self.world_size) if one != self.rank]
         self._left: Optional[Error] = None
+        self._rooms: Dict[int, torch.Tensor] = {}
 
     def global_rank(self, rank: int) -> int:
         """The number that the whole job has for a rank of this group."""
         return self._ranks[rank]
 
     def allgather(self, message: "numpy.ndarray[Any, Any]") -> List["numpy.ndarray[Any, Any]"]:
-        """Gives `message` to every rank; returns everybody's, in order of rank."""
+        """Gives `message` to every rank; returns everybody's, in order of rank, to be read before the
+        next call."""
         return self._exchange([message] * self.world_size)
 
     def alltoall(
         self, parts: Sequence["numpy.ndarray[Any, Any]"]
     ) -> List["numpy.ndarray[Any, Any]"]:
-        """Gives each rank its part; returns what each gave this one, in order of rank."""
+        """Gives each rank its part; returns what each gave this one, in order of rank, to be read
+        before the next call."""
         return self._exchange(parts)
 
     def leave(self, missing: Optional[int] = None, silent: bool = False) -> None:
@@ -106,7 +110,7 @@ class Gloo:
         if self._left is not None:
             raise self._left
         end = time.monotonic() + self.timeout
-        bodies = [torch.from_numpy(part) for part in parts]
+        bodies = [_readable(part) for part in parts]
         headers = {
             peer: torch.tensor([_MESSAGE, len(parts[peer])], device="cpu") for peer in self._others
         }
@@ -138,7 +142,7 @@ class Gloo:
         sending: List[Dict[int, Any]] = []
         for begin in range(0, max([1, *lengths.values()]), _PIECE):
             room = {
-                peer: torch.empty(min(_PIECE, length - begin), dtype=torch.uint8, device="cpu")
+                peer: self._room_for(peer, begin, length)
                 for peer, length in lengths.items()
                 if begin < length
             }
@@ -149,6 +153,16 @@ class Gloo:
             for peer, piece in room.items():
                 pieces[peer].append(piece)
         return {peer: _joined(pieces.pop(peer)) for peer in self._others}, sending
+
+    def _room_for(self, peer: int, begin: int, length: int) -> torch.Tensor:
+        """Where the next piece of a message goes. A message of one piece goes where the last one did:
+        its reader has copied that, and fresh memory costs as much as the copy."""
+        size = min(_PIECE, length - begin)
+        if length > _PIECE:
+            return torch.empty(size, dtype=torch.uint8, device="cpu")
+        if peer not in self._rooms or len(self._rooms[peer]) < size:
+            self._rooms[peer] = torch.empty(size, dtype=torch.uint8, device="cpu")
+        return self._rooms[peer][:size]
 
     def _cut(self, bodies: Sequence[torch.Tensor]) -> List[Dict[int, torch.Tensor]]:
         """The first piece for each peer that has one, then the second, and so on."""
@@ -207,6 +221,16 @@ class Gloo:
 
     def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         return dist.irecv(tensor, src=self._ranks[peer], group=self.group, tag=tag)
+
+
+def _readable(array: "numpy.ndarray[Any, Any]") -> torch.Tensor:
+    """A tensor that is the memory of an array which may only be read: PyTorch knows no such tensors, and
+    this one is only sent."""
+    if array.flags.writeable or not len(array):
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    memory = (ctypes.c_uint8 * len(array)).from_address(array.ctypes.data)
+    memory.owner = array  # type: ignore[attr-defined]
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _joined(pieces: List[torch.Tensor]) -> torch.Tensor:

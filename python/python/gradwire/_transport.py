@@ -31,6 +31,6 @@ class Transport(Protocol):
     def allgather(
         self, message: NDArray[numpy.uint8], /
     ) -> Iterable[Union[bytes, NDArray[numpy.uint8]]]:
-        """Gives `message` to every rank and returns everybody's, in order of rank, this rank's
-        own included. With an `alltoall` beside it, what a rank in that call gives this one counts
+        """Gives `message`, which may only be read, to every rank and returns everybody's, in order of
+        rank, this rank's own included. With an `alltoall` beside it, what a rank in that call gives this one counts
         as its message."""
