@@ -182,8 +182,8 @@ fn a_scheme_is_told_the_length_of_the_run() {
     let bytes = |horizon: Option<u64>, run: Run| -> Vec<u64> {
         let config = gradwire_exchange::schemes::dqsgd::Config {
             horizon,
-            gap: 5,
-            window: 5,
+            gap: Some(5),
+            window: Some(5),
             ..Default::default()
         };
         let scheme = SchemeConfig::Dqsgd(config);

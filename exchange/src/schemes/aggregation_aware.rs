@@ -33,7 +33,7 @@
 //! nothing, is plain top-k. Of equal scores the lowest position goes first. A selection by the
 //! last sum alone is not offered: it freezes on its first k elements and does not converge.
 //!
-//! # What was not public
+//! # What was not within our reach
 //! The paper's algorithms, metrics, datasets and numbers.
 
 mod memory;

@@ -3,7 +3,7 @@
 //! # Paper
 //! Ge et al. 2021 ("CASQ: Accelerate Distributed Deep Learning with Sketch-Based Gradient
 //! Quantization", IEEE CLUSTER) and Ge et al. 2023 (Sci. China Inf. Sci.). The full texts were not
-//! public: **this is a reconstruction** from the abstracts and from descriptions of the first
+//! within our reach: **this is a reconstruction** from the abstracts and from descriptions of the first
 //! author's experiments. What the papers print for the allocation of buckets, how they count bits,
 //! and their convergence theorem could not be recovered.
 //!

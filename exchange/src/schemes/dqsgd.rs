@@ -1,11 +1,11 @@
 //! DQ-SGD: as many levels as the course of the run makes worth their bits.
 //!
 //! # Paper
-//! Yan, Huang & Song 2021 ("DQ-SGD: Dynamic Quantization in SGD for Communication-Efficient
+//! Yan, Huang, Lan & Song 2021 ("DQ-SGD: Dynamic Quantization in SGD for Communication-Efficient
 //! Distributed Learning", IEEE MASS; earlier "DQSGD", submitted to ICLR 2021). Quantiser: equations
 //! 3 and 4; schedules: equations 18 (strongly convex) and 20 (non-convex) of the submission.
 //! Reconstruction from the submission's main body and the authors' code of the follow-up, AC-SGD;
-//! the appendices and the text of the MASS paper were not public.
+//! the appendices and the text of the MASS paper were not within our reach.
 //!
 //! # Idea
 //! An error made early is forgotten, by α per step; one made late stays. The bits that minimise the
@@ -31,6 +31,9 @@
 //! more is sent.
 //!
 //! # Where we differ
+//! * The MASS paper minimises the communication cost under a bound of the error, and the submission the
+//!   error under a budget. Both have the same schedule, and differ in what gives k. The default here is the
+//!   submission's: a budget of mean bits is held. `target = { error = … }` is the other.
 //! * The paper leaves the norm that scales open, and the published table is only possible with the
 //!   largest magnitude: that is the default.
 //! * "Global L2 norm of the aggregated gradient": of the bucket's, which is the global one where
@@ -49,7 +52,11 @@
 //! * N is the run's length where the caller [tells it](crate::Run), and the authors' 6000 otherwise.
 //! * α is a property of the objective and the learning rate. Without a setting it is the authors'
 //!   0.999 for their 6000 steps and α^N the same for other lengths, so that a constant norm gets
-//!   4.3 bits more at the end than at the start, however long the run.
+//!   4.3 bits more at the end than at the start, however long the run. `gap` and `window` scale with N
+//!   likewise: the authors' 100 and 50 of 6000 steps. With 100 steps of a run of 600 k would be corrected
+//!   so fast that the norm cancels out.
+//! * The schedule knows nothing of the learning rate, which is constant in the authors' code. Under one
+//!   that falls, the few bits go to the steps that move the weights most.
 //! * The dither between two widths is ours; the authors' code rounds up.
 //! * The symmetric range without a zero level that later citations describe is not offered.
 
@@ -81,6 +88,12 @@ const AUTHORS_ALPHA: f64 = 0.999;
 
 /// Steps of a run, the same code's N.
 const AUTHORS_STEPS: u64 = 6000;
+
+/// Steps between two decisions of such a run.
+const AUTHORS_GAP: u64 = 100;
+
+/// Steps of such a run whose norms are averaged.
+const AUTHORS_WINDOW: u64 = 50;
 
 /// The longest window of norms: what a setting can make a rank hold.
 const MAX_WINDOW: usize = 1 << 20;
@@ -126,12 +139,14 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub horizon: Option<u64> = None,
-        /// Steps between two decisions. Default 100.
+        /// Steps between two decisions. Default a sixtieth of `horizon`, which is the authors' 100 of 6000.
+        #[serde(skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-        pub gap: u64 = 100,
-        /// Steps whose norms are averaged. Default 50.
+        pub gap: Option<u64> = None,
+        /// Steps whose norms are averaged. Default half of a sixtieth of `horizon`, the authors' 50 of 6000.
+        #[serde(skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WINDOW)))]
-        pub window: usize = 50,
+        pub window: Option<usize> = None,
         /// Fewest bits per element, from 2. Default 2.
         #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MAX_BITS)))]
         pub min_bits: u8 = 2,
@@ -155,6 +170,23 @@ impl Config {
         let per_step = || AUTHORS_ALPHA.powf(AUTHORS_STEPS as f64 / horizon as f64);
         Course { alpha: self.alpha.unwrap_or_else(per_step), horizon }
     }
+
+    /// Steps between two decisions of a run of `horizon` steps.
+    fn gap(&self, horizon: u64) -> u64 {
+        self.gap.unwrap_or_else(|| share_of(AUTHORS_GAP, horizon))
+    }
+
+    /// Steps of a run of `horizon` steps whose norms are averaged.
+    fn window(&self, horizon: u64) -> usize {
+        let share = || (share_of(AUTHORS_WINDOW, horizon) as usize).min(MAX_WINDOW);
+        self.window.unwrap_or_else(share)
+    }
+}
+
+/// What so many of the authors' steps are of a run of `horizon` steps, rounded, at least 1.
+fn share_of(steps: u64, horizon: u64) -> u64 {
+    let share = u128::from(steps) * u128::from(horizon) + u128::from(AUTHORS_STEPS) / 2;
+    ((share / u128::from(AUTHORS_STEPS)) as u64).max(1)
 }
 
 impl Scheme for Config {
@@ -176,10 +208,12 @@ impl Scheme for Config {
             let wanted = "write a number above 0, at most 1, or leave it to the horizon";
             require(alpha > 0.0 && alpha <= 1.0, scheme, "alpha", alpha, wanted)?;
         }
-        for (key, value) in [("horizon", horizon.unwrap_or(AUTHORS_STEPS)), ("gap", gap)] {
+        for (key, value) in [("horizon", horizon), ("gap", gap)] {
+            let value = value.unwrap_or(AUTHORS_STEPS);
             require(value > 0, scheme, key, value, "write a number of steps, at least 1")?;
         }
         let wanted = "write a number of steps, 1 to 1048576";
+        let window = window.unwrap_or(1);
         require((1..=MAX_WINDOW).contains(&window), scheme, "window", window, wanted)?;
         require((2..=MAX_BITS).contains(&max_bits), scheme, "max_bits", max_bits, "write 2 to 8")?;
         let fits = (2..=max_bits).contains(&min_bits);
@@ -216,12 +250,12 @@ impl Scheme for Config {
             Self {
                 alpha: Some(1.0),
                 horizon: Some(300),
-                gap: 2,
-                window: 3,
+                gap: Some(2),
+                window: Some(3),
                 rounding: Rounding::Dither,
                 ..Self::default()
             },
-            Self { gap: 1, max_bits: 6, target: Target::Error(0.2), ..Self::default() },
+            Self { gap: Some(1), max_bits: 6, target: Target::Error(0.2), ..Self::default() },
         ]
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! # Paper
 //! He et al. 2019 ("OptQuant: Distributed training of neural networks with optimized quantization
-//! mechanisms", Neurocomputing 340). Only its abstract was public: **this is a reconstruction from
-//! the abstract**, which states parameterised unbiased mechanisms, optimised dynamically during
+//! mechanisms", Neurocomputing 340). Only its abstract was within our reach: **this is a reconstruction
+//! from the abstract**, which states parameterised unbiased mechanisms, optimised dynamically during
 //! training from aggregated information about the gradients, and parameterised biased ones.
 //!
 //! # Idea

@@ -21,6 +21,8 @@ const MOST_ROUNDS: u64 = u64::MAX / 2;
 pub(super) struct Controller {
     config: Config,
     course: Course,
+    /// Steps between two decisions.
+    gap: u64,
     /// Norms of the mean gradient, that of the round number i (from 0) at i modulo the length.
     norms: Vec<f64>,
     /// Rounds seen.
@@ -41,7 +43,8 @@ impl Controller {
     pub(super) fn new(config: &Config, course: Course) -> Self {
         Self {
             course,
-            norms: vec![0.0; config.window],
+            gap: config.gap(course.horizon),
+            norms: vec![0.0; config.window(course.horizon)],
             rounds: 0,
             spent: 0.0,
             norm: 0.0,
@@ -66,7 +69,7 @@ impl Controller {
         self.norms[(self.rounds % window) as usize] = norm;
         self.rounds += 1;
         self.spent += spent;
-        if step.is_multiple_of(self.config.gap) {
+        if step.is_multiple_of(self.gap) {
             let known = self.rounds.min(window) as usize;
             self.norm = self.norms[..known].iter().sum::<f64>() / known as f64;
             let course = self.course;
@@ -88,7 +91,7 @@ impl Controller {
         }
         let k = self.level(mean, course, step, left) / self.norm;
         if self.solved {
-            let share = (CORRECTION * self.config.gap as f64 / left as f64).min(1.0);
+            let share = (CORRECTION * self.gap as f64 / left as f64).min(1.0);
             self.k *= (k / self.k).powf(share);
         } else {
             (self.k, self.solved) = (k, true);
@@ -101,7 +104,7 @@ impl Controller {
         /// Steps looked at, of those that are left: the schedule between them is smooth.
         const POINTS: u64 = 64;
         let budget = (mean * course.horizon as f64 - self.spent) / left as f64;
-        let points = left.div_ceil(self.config.gap).min(POINTS);
+        let points = left.div_ceil(self.gap).min(POINTS);
         let level = k_for_mean(budget, points, |level, point| {
             let then = step + (u128::from(left) * u128::from(point) / u128::from(points)) as u64;
             let bits = self.clamped(course.bits(level, then, 1.0));

@@ -53,8 +53,8 @@ fn the_controller_plans_as_in_the_vectors() {
         let config = Config {
             alpha: Some(number(&case["alpha"])),
             horizon: Some(400),
-            gap: case["gap"].as_u64().unwrap(),
-            window: case["window"].as_u64().unwrap() as usize,
+            gap: case["gap"].as_u64(),
+            window: case["window"].as_u64().map(|steps| steps as usize),
             target: Target::K(number(&case["k"])),
             ..Config::default()
         };
@@ -62,7 +62,7 @@ fn the_controller_plans_as_in_the_vectors() {
         let mut trace = case["trace"].as_array().unwrap().iter().skip(1);
         for (step, norm) in (1..).zip(&norms) {
             plan.note(step, *norm, 0.0);
-            if step < 400 && step.is_multiple_of(config.gap) {
+            if step < 400 && step.is_multiple_of(config.gap(400)) {
                 let expected = trace.next().unwrap();
                 assert_eq!(expected["n"].as_u64(), Some(step));
                 assert!((plan.norm - number(&expected["norm_used"])).abs() < 1e-8);
@@ -119,7 +119,7 @@ fn a_target_of_mean_bits_is_met_whatever_the_norms_do() {
 
 /// A run of the length of one pass over CIFAR-10 with 128 images a step.
 fn short() -> Config {
-    let (horizon, gap, window) = (Some(391), 20, 10);
+    let (horizon, gap, window) = (Some(391), Some(20), Some(10));
     Config { horizon, gap, window, rounding: Rounding::Dither, ..Config::default() }
 }
 
@@ -148,6 +148,41 @@ fn bits_follow_the_norm_and_the_budget_is_kept_all_the_same() {
         let more = |steps: Range<usize>| mean(&runs[3][steps.clone()]) - mean(&runs[0][steps]);
         assert!(more(60..140) < -0.2 && more(280..380) > 0.2, "{rounding:?}");
     }
+}
+
+/// Whatever the length of a run, a norm that falls or rises has other bits than one that stays. With a gap
+/// of 100 steps the first correction of a run of 600 would be a whole one, and the four the same.
+#[test]
+fn bits_follow_the_norm_in_runs_of_any_length() {
+    let paths: [&dyn Fn(f64, f64) -> f64; 4] = [
+        &|_, _| 2.0,
+        &|n, _| if n < 200.0 { 2.0 } else { 0.2 },
+        &|n, _| if n < 100.0 { 2.0 } else { 60.0 },
+        &|n, steps| 2.0 * 0.01f64.powf(n / steps),
+    ];
+    for horizon in [300, 600, 6000] {
+        for rounding in [Rounding::Dither, Rounding::Ceil] {
+            let config = Config { horizon: Some(horizon), rounding, ..Config::default() };
+            let runs = paths.map(|path| run(&config, |n| path(n, horizon as f64)));
+            for (number, one) in runs.iter().enumerate() {
+                let at = format!("{horizon} steps, {rounding:?}, path {number}");
+                assert!((mean(one) - 4.5).abs() < 0.1, "{at}: {}", mean(one));
+                let same = runs[..number].iter().any(|other| one == other);
+                assert!(!same, "{at}: as another path");
+            }
+            let gap = horizon as usize / 60;
+            let after = |run: usize, step: usize| mean(&runs[run][step + gap..step + 2 * gap]);
+            let at = format!("{horizon} steps, {rounding:?}");
+            let fewest = f64::from(Config::default().min_bits);
+            assert!(after(1, 200) <= (after(0, 200) - 1.0).max(fewest), "{at}: a tenfold fall");
+            assert!(after(2, 100) > after(0, 100) + 1.0, "{at}: a thirtyfold rise");
+        }
+    }
+    let of = |horizon: u64| {
+        let config = Config::default();
+        (config.gap(horizon), config.window(horizon))
+    };
+    assert_eq!([6000, 600, 300, 1].map(of), [(100, 50), (10, 5), (5, 3), (1, 1)]);
 }
 
 /// What the paper's one k for all steps, found when only the first norms are known, makes of a
@@ -234,7 +269,7 @@ fn a_plan_comes_back_from_its_state_at_any_step() {
 
 #[test]
 fn a_zero_gradient_asks_for_the_fewest_bits_and_a_broken_state_is_refused() {
-    let config = Config { gap: 2, window: 2, ..Config::default() };
+    let config = Config { gap: Some(2), window: Some(2), ..Config::default() };
     let mut plan = planned(&config);
     assert_eq!(plan.whole_bits(0.0), 8);
     (1..=2).for_each(|step| plan.note(step, 0.0, 8.0));
