@@ -10,6 +10,7 @@ use gradwire::recipe::Recipe;
 use gradwire::record::{Mode, Provenance};
 use gradwire::text::duration;
 use gradwire::train::requests::Requests;
+use gradwire_study::decision::LOOKS;
 use gradwire_study::estimate;
 use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::{Grid, PlannedRun, Selection};
@@ -30,7 +31,7 @@ pub(super) struct Running {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(super) seeds: Option<u64>,
     /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
-    /// undecided. Each of the three looks errs a third as often, so that all together err no more
+    /// undecided. What is decided stays decided, and the three looks together err no more than one
     #[arg(long, conflicts_with = "seeds")]
     until_decided: bool,
     /// Only these arms, or tasks, or these arms on these tasks, by name; or task/arm
@@ -112,7 +113,7 @@ impl Running {
             grid.with_context(|| format!("experiment {name}"))
         };
         let looks = self.looks();
-        let seeds = looks.first().copied().or(self.seeds);
+        let seeds = looks.first().map(|seeds| *seeds as u64).or(self.seeds);
         let grid = plan(seeds, self.only.clone()).map_err(Failure::refused)?;
         let requests = Arc::new(Requests::default());
         let silent = self.is_silent();
@@ -149,7 +150,7 @@ impl Running {
             if open.is_empty() || requests.stopping() {
                 break;
             }
-            results = run(&plan(Some(*seeds), open)?)?;
+            results = run(&plan(Some(*seeds as u64), open)?)?;
         }
         self.show(&results, &folder, asked.target);
         Ok(match signals.heard().filter(|_| !is_complete(&results)) {
@@ -167,7 +168,7 @@ impl Running {
     }
 
     /// The seeds after which verdicts are looked at, if several times.
-    fn looks(&self) -> &'static [u64] {
+    fn looks(&self) -> &'static [usize] {
         if self.until_decided { &LOOKS } else { &[] }
     }
 
@@ -237,9 +238,6 @@ fn command() -> String {
     words.retain(|word| word != "--resume");
     report::command_line(&words)
 }
-
-/// Seeds after which `--until-decided` looks at the verdicts.
-const LOOKS: [u64; 3] = [3, 6, 10];
 
 /// The arms, each as task/arm, of the claims that are undecided and about an arm that `only` names.
 fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec<String> {

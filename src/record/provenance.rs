@@ -80,6 +80,12 @@ impl Provenance {
         }
     }
 
+    /// Whether the program was built with changes that no commit holds: nobody can build it again.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.commit.as_ref().is_some_and(|commit| commit.ends_with("-dirty"))
+    }
+
     /// As JSON for a person to read.
     #[must_use]
     pub fn to_json(&self) -> String {

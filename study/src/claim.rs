@@ -1,10 +1,34 @@
 //! Claims: what a paper says, as a measure, a comparison and bounds.
 
-use crate::results::Unit;
+use crate::results::{Kind, Unit};
 use crate::scale::Scale;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How much worse still counts as being as good.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Margin {
+    /// The size: of an accuracy as a fraction.
+    pub size: f64,
+    /// Why this and no other.
+    pub why: String,
+}
+
+/// A sentence of a paper's abstract, in our words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sentence {
+    /// A word to name it by.
+    pub name: String,
+    /// What it says.
+    pub says: String,
+    /// Why no claim tests it, or what of it none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untested: Option<String>,
+}
 
 /// Something that a paper says, and how it is put to the test here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -15,6 +39,15 @@ pub struct Claim {
     /// Where it is made: paper, table or section. Empty for a question of one's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// What kind of sentence it is: what readme and pages count apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// The sentence of the paper's abstract that it tests, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
+    /// Claims of one group repeat each other, and count once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// The task it is tested on, by its whole name. Needed, unless there is `best_of`.
     pub task: Option<String>,
     /// In place of `task`: several tasks, of which the best counts. "Up to" in a paper means this.
@@ -36,8 +69,16 @@ pub struct Claim {
     /// How the numbers are written.
     #[serde(default)]
     pub unit: Unit,
+    /// Bits that a parameter of the other arm's messages is charged on the link, in place of those that
+    /// it sent: what the time would be if they were as long. A hypothesis, and no run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged_bits: Option<f64>,
     /// The number claimed, where there is one.
     pub claimed: Option<f64>,
+    /// Whether it says that the arm does as well as the other: not worse by more than the experiment's
+    /// margin for what is measured, which stands for the bound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_worse: bool,
     /// The least that counts as reproduced.
     pub at_least: Option<f64>,
     /// The most that counts as reproduced.
@@ -70,6 +111,32 @@ impl Claim {
     /// Whether this scale can test it.
     pub fn applies_at(&self, scale: &Scale) -> bool {
         self.scales.as_ref().is_none_or(|scales| scales.contains(scale))
+    }
+
+    /// Puts the margin in the place of the bound that `no_worse` leaves open.
+    ///
+    /// # Errors
+    /// When there is no margin for what is measured, or a bound of another size beside it.
+    pub(super) fn fill_in(&mut self, margins: &BTreeMap<Measure, Margin>) -> Result<()> {
+        if !self.no_worse {
+            return Ok(());
+        }
+        let key = self.measure.words();
+        let margin = margins.get(&self.measure);
+        let size = margin.with_context(|| format!("`no_worse` needs a margin for {key}"))?.size;
+        ensure!(
+            self.compare == Compare::Difference,
+            "`no_worse` goes with compare = \"difference\""
+        );
+        let bounds =
+            if self.measure.is_fraction() { [Some(-size), None] } else { [None, Some(size)] };
+        let given = [self.at_least, self.at_most];
+        ensure!(
+            given == [None; 2] || given == bounds,
+            "`no_worse` stands for the bound: leave at_least and at_most out"
+        );
+        [self.at_least, self.at_most] = bounds;
+        Ok(())
     }
 
     /// Checks what no type can express, for an experiment of these tasks, arms and links.
@@ -112,13 +179,18 @@ impl Claim {
             "`gauge` goes with measure = \"gauge\""
         );
         ensure!(
-            self.measure != Measure::SecondsToLoss || self.against.is_some(),
-            "`against` must name an arm: seconds are counted to the training loss that both end below"
+            !self.measure.is_to_loss() || self.against.is_some(),
+            "`against` must name an arm: seconds and steps are counted to the training loss that both end \
+             below"
         );
         ensure!(
-            (self.compare == Compare::Value) == self.against.is_none()
-                || self.measure == Measure::SecondsToLoss,
+            (self.compare == Compare::Value) == self.against.is_none() || self.measure.is_to_loss(),
             "`compare` and `against` go together"
+        );
+        ensure!(
+            self.charged_bits.is_none_or(|bits| bits > 0.0 && bits <= 32.0)
+                && (self.charged_bits.is_none() || self.measure == Measure::SecondsToLoss),
+            "`charged_bits` goes with measure = \"seconds-to-loss\": bits of a parameter, above 0, at most 32"
         );
         ensure!(
             self.at_least.is_some() || self.at_most.is_some(),
@@ -130,7 +202,7 @@ impl Claim {
     /// Whether the unit can be that of the number, and its bounds can be reached by it.
     fn validate_numbers(&self) -> Result<()> {
         let Self { measure, compare, unit, .. } = self;
-        let is_fraction = matches!(measure, Measure::Accuracy | Measure::BestAccuracy);
+        let is_fraction = measure.is_fraction();
         let is_factor = matches!(compare, Compare::SpeedUp | Compare::Ratio);
         let fits = match unit {
             Unit::Points => is_fraction && *compare == Compare::Difference,
@@ -173,7 +245,9 @@ impl Claim {
 }
 
 /// What is measured of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
     /// Fraction of right answers on the test set after the last step.
@@ -192,6 +266,8 @@ pub enum Measure {
     StepSeconds,
     /// Seconds on the link to the training loss that both end below.
     SecondsToLoss,
+    /// Steps to the training loss that both end below.
+    StepsToLoss,
     /// Seconds of encoding the last gradient of the arm's own runs: both schemes in turns, one thread,
     /// medians.
     EncodeSeconds,
@@ -215,6 +291,7 @@ impl Measure {
             Self::Reduction => "reduction of bytes",
             Self::StepSeconds => "seconds per step",
             Self::SecondsToLoss => "seconds to the same training loss",
+            Self::StepsToLoss => "steps to the same training loss",
             Self::EncodeSeconds => "seconds of encoding its last gradient",
             Self::DecodeSeconds => "seconds of decoding its last gradient",
             Self::Gauge => "mean over the recorded steps",
@@ -232,10 +309,25 @@ impl Measure {
         matches!(self, Self::EncodeSeconds | Self::DecodeSeconds)
     }
 
+    /// Whether it is counted to a loss that both runs reach.
+    pub fn is_to_loss(self) -> bool {
+        matches!(self, Self::SecondsToLoss | Self::StepsToLoss)
+    }
+
+    /// Whether it tells how well or how fast a run learned, rather than what its steps cost.
+    pub fn is_of_learning(self) -> bool {
+        self.is_to_loss() || self.is_fraction() || matches!(self, Self::Loss | Self::TestLoss)
+    }
+
+    /// Whether it is a fraction of right answers.
+    pub fn is_fraction(self) -> bool {
+        matches!(self, Self::Accuracy | Self::BestAccuracy)
+    }
+
     /// Whether the two numbers of a seed are a pair whatever else their runs have in common: seconds to
     /// a loss that both runs reach, schemes on one gradient.
     pub fn is_measured_in_pairs(self) -> bool {
-        self == Self::SecondsToLoss || self.is_timed()
+        self.is_to_loss() || self.is_timed()
     }
 
     /// Whether it is a time on a link.

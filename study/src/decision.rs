@@ -6,15 +6,43 @@
 //! Schuirmann 1987, "A comparison of the two one-sided tests procedure and the power approach"), so
 //! that the interval shown is the 90 % one. The opposite of a claim with two bounds can be wrong on
 //! either side: there each side has half the error, so that it is the 95 % interval that must lie
-//! outside. Who looks several times, and stops as soon as something is decided, has several chances to
-//! be wrong: each of so many looks gets an equal part of the 5 % (Bonferroni), which bounds the error
-//! of all of them together.
+//! outside.
+//!
+//! Who looks several times has several chances to be wrong. What may be wrong in all is spent over the
+//! looks, by the function of Lan and DeMets (1983, "Discrete sequential boundaries for clinical trials")
+//! that is like Pocock's: up to the share t of the seeds, SIDE·ln(1 + (e − 1)t). Each [`Look`] has what is
+//! spent since the one before, so that all together err no more often than SIDE (Boole). What one look
+//! decides stays decided: later seeds do not count for it.
 
 use crate::statistics::{Estimate, correlation};
 
 /// How probable it may be that a decision is wrong: that the truth lies outside of the bounds where
 /// the claim is called reproduced, or within them where it is called contradicted.
 pub const SIDE: f64 = 0.05;
+
+/// Seeds after which `--until-decided` looks at the verdicts.
+pub const LOOKS: [usize; 3] = [3, 6, 10];
+
+/// One look at the verdicts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Look {
+    /// How many seeds count, the first ones.
+    pub seeds: usize,
+    /// How probable a wrong decision may be on each side of an interval.
+    pub side: f64,
+}
+
+/// The looks at verdicts that may be looked at so many times: once, or at [`LOOKS`].
+pub fn looks(times: usize) -> Vec<Look> {
+    if times <= 1 {
+        return vec![Look { seeds: usize::MAX, side: SIDE }];
+    }
+    let last = LOOKS[LOOKS.len() - 1] as f64;
+    let spent = |seeds: usize| SIDE * ((std::f64::consts::E - 1.0) * seeds as f64 / last).ln_1p();
+    let before = std::iter::once(0).chain(LOOKS);
+    let look = |(before, seeds)| Look { seeds, side: spent(seeds) - spent(before) };
+    before.zip(LOOKS).map(look).collect()
+}
 
 /// The most seeds that are looked for when a claim is undecided; beyond, no number is given.
 pub const MOST_SEEDS: usize = 1000;
@@ -282,24 +310,38 @@ pub(super) mod tests {
     }
 
     /// Three seeds, then six, then ten, until something is decided, with a truth at the bound: each
-    /// wrong decision stays below five of a hundred only when each look has its part of the error.
+    /// wrong decision stays below five of a hundred only when the error is spent over the looks.
     #[test]
     fn looking_three_times_is_paid_for() {
         let bounds = Bounds(Some(-0.01), None);
-        let looks = |side: f64| {
+        let decided = |looks: &[Look]| {
             let mut draws = Draws::new(11);
             shares(|| {
                 let pairs = draws.pairs(10, -0.01);
-                let looks = [3, 6, 10]
-                    .map(|seeds| decide(&Sample::Paired(pairs[..seeds].to_vec()), bounds, side));
-                let straddles = |look: &&Decision| **look != Decision::Straddles;
-                *looks.iter().find(straddles).unwrap_or(&looks[2])
+                let decisions = looks.iter().map(|look| {
+                    decide(&Sample::Paired(pairs[..look.seeds].to_vec()), bounds, look.side)
+                });
+                let mut decisions = decisions.skip_while(|of| *of == Decision::Straddles);
+                decisions.next().unwrap_or(Decision::Straddles)
             })
         };
-        let [within, outside, _] = looks(SIDE / 3.0);
+        let [within, outside, _] = decided(&looks(3));
         assert!(within <= 0.055 && outside <= 0.055, "{within} {outside}");
-        let [within, outside, _] = looks(SIDE);
+        assert!(within >= 0.03 && outside >= 0.03, "not much is given away: {within} {outside}");
+        let whole = LOOKS.map(|seeds| Look { seeds, side: SIDE });
+        let [within, outside, _] = decided(&whole);
         assert!(within > 0.08 && outside > 0.08, "uncorrected: {within} {outside}");
+    }
+
+    /// The increments of 0.05·ln(1 + (e − 1)t) at t = 0.3, 0.6 and 1.
+    #[test]
+    fn the_error_is_spent_once() {
+        let sides: Vec<f64> = looks(3).iter().map(|look| look.side).collect();
+        for (found, expected) in sides.iter().zip([0.020_787, 0.014_639, 0.014_574]) {
+            assert!((found - expected).abs() < 1e-6, "{sides:?}");
+        }
+        assert!((sides.iter().sum::<f64>() - SIDE).abs() < 1e-12);
+        assert_eq!(looks(1), [Look { seeds: usize::MAX, side: SIDE }]);
     }
 
     /// What the seed does to both arms alike drops out of pairs, and not of Welch's interval.

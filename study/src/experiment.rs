@@ -1,6 +1,6 @@
 //! An experiment as TOML: what is trained, what is compared, at which scales, and what is claimed.
 
-use crate::claim::Claim;
+use crate::claim::{Claim, Margin, Measure, Sentence};
 use crate::names;
 use crate::results::Label;
 use crate::scale::Scale;
@@ -44,6 +44,12 @@ pub struct Experiment {
     pub arms: Vec<Member>,
     /// The scales that it can be run at.
     pub scales: BTreeMap<Scale, Setting>,
+    /// How much worse than another an arm may be and still count as being as good, by what is measured.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub margins: BTreeMap<Measure, Margin>,
+    /// The paper's abstract, sentence by sentence.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sentences: Vec<Sentence>,
     /// What is claimed.
     #[serde(default)]
     pub claims: Vec<Claim>,
@@ -278,10 +284,15 @@ impl Experiment {
     /// # Errors
     /// Names the key and what to write instead.
     pub fn parse(text: &str) -> Result<Self> {
-        let experiment: Self = toml::from_str(text).map_err(|error| {
+        let mut experiment: Self = toml::from_str(text).map_err(|error| {
             let found: Table = toml::from_str(text).unwrap_or_default();
             schema::all_that_is_missing(error.into(), "experiment", &schema::of::<Self>(), found)
         })?;
+        let Self { margins, claims, .. } = &mut experiment;
+        for claim in claims {
+            let filled = claim.fill_in(margins);
+            filled.with_context(|| format!("claim {:?}", claim.claim))?;
+        }
         experiment.validate()?;
         Ok(experiment)
     }
@@ -337,6 +348,25 @@ impl Experiment {
             let at = || format!("claim {:?}", claim.claim);
             claim.validate(&tasks, &arms, &self.links).with_context(at)
         })?;
+        self.validate_sentences()
+    }
+
+    /// Whether every sentence of the abstract is tested, or says why not, and every claim names one that
+    /// is there.
+    fn validate_sentences(&self) -> Result<()> {
+        let tests = |claim: &Claim, name: &String| claim.sentence.as_ref() == Some(name);
+        for Sentence { name, untested, .. } in &self.sentences {
+            ensure!(
+                untested.is_some() || self.claims.iter().any(|claim| tests(claim, name)),
+                "sentences: {name:?} is tested by no claim: write why in `untested`"
+            );
+            let same = self.sentences.iter().filter(|other| other.name == *name);
+            ensure!(same.count() == 1, "sentences: {name:?} is there twice");
+        }
+        for claim in self.claims.iter().filter(|claim| claim.sentence.is_some()) {
+            let is_there = self.sentences.iter().any(|sentence| tests(claim, &sentence.name));
+            ensure!(is_there, "claim {:?}: there is no sentence {:?}", claim.claim, claim.sentence);
+        }
         Ok(())
     }
 }
@@ -392,6 +422,42 @@ pub(super) mod tests {
         ] {
             let error = Experiment::parse(&TINY.replace(from, to)).unwrap_err();
             assert!(format!("{error:#}").contains(part), "{to}: {error:#}");
+        }
+    }
+
+    /// A margin stands for the bound of every claim that says "as good as", and a sentence of the abstract
+    /// is tested or says why not.
+    #[test]
+    fn margins_are_filled_in_and_sentences_are_covered() {
+        let with = |margin: &str, claim: &str, sentence: &str| {
+            let claim = format!(
+                "[[claims]]\nclaim = 'c'\ntask = 'few-2'\narm = 'dqsgd'\nagainst = 'dense'\n\
+                 compare = 'difference'\n{claim}"
+            );
+            let text =
+                TINY.replace("claims = []", "") + "\n" + margin + "\n" + sentence + "\n" + &claim;
+            Experiment::parse(&text)
+        };
+        let margin =
+            "[margins.accuracy]\nsize = 0.01\nwhy = 'w'\n[margins.loss]\nsize = 0.05\nwhy = 'w'";
+        let no_worse = "measure = 'accuracy'\nno_worse = true";
+        let parsed = with(margin, no_worse, "").unwrap();
+        assert_eq!((parsed.claims[0].at_least, parsed.claims[0].at_most), (Some(-0.01), None));
+        let again = Experiment::parse(&toml::to_string(&parsed).unwrap()).unwrap();
+        assert_eq!(again, parsed, "what is filled in stays so");
+        let loss = with(margin, "measure = 'loss'\nno_worse = true", "").unwrap();
+        assert_eq!((loss.claims[0].at_least, loss.claims[0].at_most), (None, Some(0.05)));
+        let sentence = |more: &str| format!("[[sentences]]\nname = 's'\nsays = 't'\n{more}");
+        assert!(with(margin, no_worse, &sentence("untested = 'u'")).is_ok());
+        assert!(with(margin, &format!("{no_worse}\nsentence = 's'"), &sentence("")).is_ok());
+        for (margin, claim, sentence, part) in [
+            ("", no_worse.to_string(), String::new(), "needs a margin for test accuracy"),
+            (margin, format!("{no_worse}\nat_least = -0.02"), String::new(), "leave at_least"),
+            (margin, no_worse.to_string(), sentence(""), "\"s\" is tested by no claim"),
+            (margin, format!("{no_worse}\nsentence = 'r'"), String::new(), "there is no sentence"),
+        ] {
+            let error = format!("{:#}", with(margin, &claim, &sentence).unwrap_err());
+            assert!(error.contains(part), "{part}: {error}");
         }
     }
 }

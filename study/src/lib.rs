@@ -35,6 +35,7 @@
 pub mod bench;
 pub mod claim;
 pub mod collection;
+pub mod coverage;
 pub mod decision;
 mod earlier;
 pub mod estimate;

@@ -47,6 +47,9 @@ pub struct Measured {
     pub batch: u64,
     /// Steps that the recipe asks for.
     pub planned_steps: u64,
+    /// Steps over which the learning rate rises at the beginning; 0 in results of earlier versions.
+    #[serde(default)]
+    pub warmup_steps: u64,
     /// The run in figures.
     pub summary: Summary,
     /// Bytes one rank has sent in all, however many ranks there were.
@@ -171,6 +174,7 @@ impl Measured {
             parameters: started.parameters,
             batch: started.batch,
             planned_steps: started.steps,
+            warmup_steps: (recipe.schedule.warmup() * started.steps_per_epoch as f64).ceil() as u64,
             sent: before.sent(summary.wire_bytes),
             losses: losses(&steps, &sent),
             gauges: gauges(&steps),

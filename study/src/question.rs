@@ -4,8 +4,8 @@
 //! ```text
 //! question = [ARM ":"] measure ["at" LINK] bound
 //! measure  = "accuracy" | "best accuracy" | "loss" | "test loss" | "bits per parameter" | "reduction"
-//!          | "step seconds" | "seconds to loss" | "encode seconds" | "decode seconds"
-//!          | "downlink bytes"
+//!          | "step seconds" | "seconds to loss" | "steps to loss" | "encode seconds"
+//!          | "decode seconds" | "downlink bytes"
 //! bound    = "within" N unit "of" ARM
 //!          | ("at least" | "at most") N unit
 //!          | ("at least" | "at most") N unit ("above" | "below") ARM
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The unit of an accuracy is `%`, that of a difference of accuracies `point` or `points`; `within N %`
-//! of another measure is a ratio. Seconds to a loss are compared with an arm: the loss is the one that
+//! of another measure is a ratio. Seconds and steps to a loss are compared with an arm: the loss is the one that
 //! both end below. Words may be joined by `-`.
 
 use crate::claim::{Claim, Compare, Measure};
@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 
 /// What may be measured, in a question's words, and the words of its unit.
-const MEASURES: [(&str, Measure, &[&str]); 11] = [
+const MEASURES: [(&str, Measure, &[&str]); 12] = [
     ("accuracy", Measure::Accuracy, &[]),
     ("best accuracy", Measure::BestAccuracy, &[]),
     ("loss", Measure::Loss, &[]),
@@ -34,6 +34,7 @@ const MEASURES: [(&str, Measure, &[&str]); 11] = [
     ("reduction", Measure::Reduction, &[]),
     ("step seconds", Measure::StepSeconds, SECONDS),
     ("seconds to loss", Measure::SecondsToLoss, SECONDS),
+    ("steps to loss", Measure::StepsToLoss, &["step", "steps"]),
     ("encode seconds", Measure::EncodeSeconds, SECONDS),
     ("decode seconds", Measure::DecodeSeconds, SECONDS),
     ("downlink bytes", Measure::DownlinkBytes, &["byte", "bytes"]),
@@ -143,6 +144,9 @@ impl Question {
             Claim {
                 claim: words + &of_task,
                 source: String::new(),
+                kind: None,
+                sentence: None,
+                group: None,
                 task: Some(name(task)),
                 best_of: Vec::new(),
                 arm: name(arm),
@@ -152,7 +156,9 @@ impl Question {
                 link: self.link.clone(),
                 compare: self.bound.compare,
                 unit: self.bound.unit,
+                charged_bits: None,
                 claimed: None,
+                no_worse: false,
                 at_least: self.bound.at_least,
                 at_most: self.bound.at_most,
                 scales: None,
@@ -252,7 +258,7 @@ impl Words<'_> {
         let number = number * size(unit);
         if !compared {
             ensure!(
-                measure != Measure::SecondsToLoss,
+                !measure.is_to_loss(),
                 "the loss is the one that two arms end below: name the other, as in `at least 30 % less \
                  than dense`"
             );
@@ -328,6 +334,10 @@ mod tests {
             (
                 "seconds to loss at 100mbit at least 30 % less than dense",
                 "SecondsToLoss Saving Percent dense 0.3..",
+            ),
+            (
+                "steps to loss at most 0.9 times that of dense",
+                "StepsToLoss Ratio Factor dense ..0.9",
             ),
             (
                 "downlink-bytes at most 0.5 times that of dense",

@@ -156,6 +156,18 @@ pub struct Verdict {
     pub claim: String,
     /// Where it is made: paper, table or section; who publishes it.
     pub source: String,
+    /// What kind of sentence it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// The sentence of the abstract that it tests, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
+    /// Verdicts of one group count once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Runs that it rests on whose program was built with changes that no commit holds.
+    #[serde(default)]
+    pub dirty: usize,
     /// What was measured, in words: of what, against what, on which task and link.
     pub measure: String,
     /// How its numbers are written.
@@ -213,6 +225,35 @@ pub enum Test {
     Paired,
     /// Welch's t over runs that have nothing in common.
     Welch,
+}
+
+/// What kind of sentence a claim is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The paper says it of its own method, in its abstract or its main table.
+    Headline,
+    /// It follows from what the paper says of its own method, in our words.
+    Implied,
+    /// It is about what the paper compares with, or of a benchmark of others' methods.
+    Baseline,
+    /// A replay under an assumption that no run tests.
+    Hypothesis,
+}
+
+impl Kind {
+    /// All, in the order in which they are counted.
+    pub const ALL: [Self; 4] = [Self::Headline, Self::Implied, Self::Baseline, Self::Hypothesis];
+
+    /// Claims of this kind in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Headline => "what the papers say of their methods",
+            Self::Implied => "what follows from it",
+            Self::Baseline => "about other methods",
+            Self::Hypothesis => "replays of a hypothesis",
+        }
+    }
 }
 
 /// How numbers are written.

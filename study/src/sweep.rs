@@ -124,6 +124,8 @@ impl Sweep {
             tasks,
             arms,
             scales: BTreeMap::from([(Scale::from(SCALE), setting)]),
+            margins: BTreeMap::new(),
+            sentences: Vec::new(),
             claims,
         };
         experiment.validate()?;

@@ -3,13 +3,36 @@
 //! and undecided when it straddles one: nothing is rounded in its favour.
 
 use crate::claim::{Claim, Compare, Measure};
-use crate::decision::{Average, Bounds, Decision, Estimated, MOST_SEEDS, SIDE, Sample};
-use crate::experiment::{Choice, Experiment};
+use crate::decision::{Average, Bounds, Decision, Estimated, Look, MOST_SEEDS, Sample, looks};
+use crate::experiment::{self, Choice, Experiment};
 use crate::measured::Measured;
 use crate::results::{OnTask, Outcome, Results, Ruling, Run, Test, Timing, Verdict};
 use crate::scale::Scale;
 use crate::statistics::Interval;
+use anyhow::Result;
 use gradwire::text::percent;
+use gradwire_exchange::network::Link;
+use std::path::Path;
+
+/// Judges results by the claims of their experiment as they are now, and gives it back: that of the
+/// `experiment.toml` in `folder`, or else the built-in one of that name. Results of neither keep the
+/// verdicts that they hold.
+///
+/// # Errors
+/// When the experiment cannot be read, or has no such scale.
+pub fn judge_again(folder: &Path, results: &mut Results) -> Result<Option<Experiment>> {
+    let file = folder.join(experiment::FILE);
+    let is_built_in = || Experiment::built_in().iter().any(|(name, _)| *name == results.experiment);
+    let name = match file.is_file() {
+        true => file.display().to_string(),
+        false if is_built_in() => results.experiment.clone(),
+        false => return Ok(None),
+    };
+    let (_, experiment) = Experiment::load(&name)?;
+    let scale = experiment.scale(results.scale.as_deref())?;
+    results.verdicts = verdicts(&experiment, &scale, results);
+    Ok(Some(experiment))
+}
 
 /// A verdict on each claim of an experiment.
 pub fn verdicts(experiment: &Experiment, scale: &Scale, results: &Results) -> Vec<Verdict> {
@@ -17,17 +40,38 @@ pub fn verdicts(experiment: &Experiment, scale: &Scale, results: &Results) -> Ve
     experiment.claims.iter().map(|claim| judge(claim, &choices, scale, results)).collect()
 }
 
-/// The verdict on a claim, with the labels of tasks and of arms. Of several tasks the best counts: the
-/// claim holds where one of them reaches it, and is contradicted where none does.
+/// The verdict on a claim, with the labels of tasks and of arms: that of the first look that decides it, or
+/// else of the last one for which there are runs.
 fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Results) -> Verdict {
-    let side = SIDE / results.looks.max(1) as f64;
+    let of = |look: &Look| look_at(claim, choices, scale, results, *look);
+    let runs_of = |task: &String| {
+        results.runs.iter().filter(|run| run.task == *task && run.arm == claim.arm).count()
+    };
+    let there = claim.tasks().map(runs_of).max().unwrap_or(0);
+    let looks = looks(results.looks);
+    let last = looks.iter().position(|look| look.seeds >= there).unwrap_or(looks.len() - 1);
+    let decided = |verdict: &Verdict| verdict.ruling != Ruling::Undecided;
+    looks[..last].iter().map(of).find(decided).unwrap_or_else(|| of(&looks[last]))
+}
+
+/// The verdict of one look. Of several tasks the best counts: the claim holds where one of them reaches
+/// it, and is contradicted where none does.
+fn look_at(
+    claim: &Claim,
+    choices: &[Vec<Choice>; 2],
+    scale: &Scale,
+    results: &Results,
+    look: Look,
+) -> Verdict {
+    let side = look.side;
     let is_here = |task: &&str| results.runs.iter().any(|r| r.task == **task && r.arm == claim.arm);
     let names = || claim.tasks().map(String::as_str);
     let mut tasks: Vec<&str> = names().filter(is_here).collect();
     if tasks.is_empty() {
         tasks.extend(names().next());
     }
-    let on = |task: &str, side| on_task(claim, task, choices, scale, results, side);
+    let on =
+        |task: &str, side| on_task(claim, task, choices, scale, results, Look { side, ..look });
     let mut verdicts: Vec<(&str, Verdict)> =
         tasks.into_iter().map(|task| (task, on(task, side))).collect();
     // Each task that may still reach the claim is one more chance to do so by luck: they share the
@@ -54,17 +98,16 @@ fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Res
     Verdict { tasks: tasks.collect(), measure, ..best }
 }
 
-/// The verdict on a claim as if this were its only task, where each side of an interval may be wrong
-/// with the probability `side`.
+/// The verdict of a look on a claim as if this were its only task.
 fn on_task(
     claim: &Claim,
     task: &str,
     choices: &[Vec<Choice>; 2],
     scale: &Scale,
     results: &Results,
-    side: f64,
+    Look { seeds, side }: Look,
 ) -> Verdict {
-    let found = SeedNumbers::new(claim, task, results);
+    let found = SeedNumbers::new(claim, task, results, seeds);
     let estimated = found.sample().and_then(|sample| Estimated::new(average(claim), &sample));
     let measured = estimated.map(|estimated| Interval {
         mean: in_terms_of(claim, [estimated.mean(); 2])[0],
@@ -75,6 +118,10 @@ fn on_task(
     Verdict {
         claim: claim.claim.clone(),
         source: claim.source.clone(),
+        kind: claim.kind,
+        sentence: claim.sentence.clone(),
+        group: claim.group.clone(),
+        dirty: found.dirty,
         measure: in_words(claim, task, choices),
         unit: claim.unit,
         claimed: claim.claimed,
@@ -135,12 +182,36 @@ struct SeedNumbers {
     unmeasured: usize,
     /// Runs that were planned of the arm.
     planned: usize,
+    /// Runs among those that the numbers are of whose build had changes that no commit holds.
+    dirty: usize,
+    /// Steps of the runs, where none of them has left its warm-up.
+    warmup: Option<u64>,
 }
 
+/// The steps of these runs, if all of them end before the learning rate has risen to what the recipe says.
+fn warmup<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<u64> {
+    let mut steps = None;
+    for measured in runs.filter_map(|run| run.measured.as_ref()) {
+        if measured.planned_steps > measured.warmup_steps || measured.warmup_steps == 0 {
+            return None;
+        }
+        steps = Some(measured.planned_steps);
+    }
+    steps
+}
+
+/// What fraction of right answers leaves no room for a difference between arms.
+const CEILING: f64 = 0.999;
+
 impl SeedNumbers {
-    fn new(claim: &Claim, task: &str, results: &Results) -> Self {
+    /// Of the first `seeds` seeds of the claim's own arm.
+    fn new(claim: &Claim, task: &str, results: &Results, seeds: usize) -> Self {
+        let on_task = || results.runs.iter().filter(|run| run.task == task);
+        let mut own: Vec<u64> = on_task().filter(|r| r.arm == claim.arm).map(|r| r.seed).collect();
+        own.sort_unstable();
+        let last = own.get(seeds.saturating_sub(1)).copied().unwrap_or(u64::MAX);
         let of = |arm: &str| -> Vec<&Run> {
-            results.runs.iter().filter(|run| run.task == task && run.arm == arm).collect()
+            on_task().filter(|run| run.arm == arm && run.seed <= last).collect()
         };
         let own = of(&claim.arm);
         let others = claim.against.as_deref().map(of);
@@ -158,6 +229,7 @@ impl SeedNumbers {
         if others.as_ref().is_some_and(Vec::is_empty) {
             found.planned = 0;
         }
+        found.warmup = warmup(own.iter().chain(others.iter().flatten()).copied());
         let timings: Vec<&Timing> = results.timings.iter().filter(|t| t.task == task).collect();
         for run in own.iter().filter(|run| run.outcome.is_finished()) {
             let other = others.as_ref().map(|others| {
@@ -179,13 +251,31 @@ impl SeedNumbers {
                 number.is_finite() && (average(claim) == Average::Arithmetic || *number > 0.0)
             };
             match numbers.filter(|(own, other)| sound(own) && other.as_ref().is_none_or(sound)) {
-                Some(numbers) => found.values.push(numbers),
+                Some(numbers) => {
+                    found.values.push(numbers);
+                    let both = run.measured.iter().chain(other.flatten());
+                    found.dirty += both.filter(|run| run.provenance.is_dirty()).count();
+                }
                 None => found.unmeasured += 1,
             }
         }
         // Two runs to the same loss, or two schemes on the same gradient, are a pair by themselves.
         found.pairs |= claim.measure.is_measured_in_pairs();
         found
+    }
+
+    /// Why the numbers of both arms cannot differ, if they cannot: all are at the ceiling, or one number.
+    fn saturated(&self, claim: &Claim) -> Option<String> {
+        let both = self.values.iter().map(|(own, other)| Some([*own, (*other)?]));
+        let all: Vec<f64> = both.collect::<Option<Vec<_>>>()?.concat();
+        let first = *all.first().filter(|_| claim.measure.is_fraction())?;
+        if all.iter().all(|number| *number >= CEILING) {
+            return Some(
+                "all at the ceiling: every run of both has all but everything right".into(),
+            );
+        }
+        let same = all.iter().all(|number| (number - first).abs() < 1e-9);
+        same.then(|| format!("every run of both has the same accuracy, {}", percent(first)))
     }
 
     fn test(&self) -> Test {
@@ -220,8 +310,8 @@ fn numbers(
     own: &Measured,
     other: Option<&Measured>,
 ) -> Option<(f64, Option<f64>)> {
-    let pair = if claim.measure == Measure::SecondsToLoss {
-        seconds_to_the_same_loss(claim, own, other?)?
+    let pair = if claim.measure.is_to_loss() {
+        to_the_same_loss(claim, own, other?)?
     } else {
         let timing = |arm: &str| timings.iter().find(|t| t.is_for(claim, own) && t.arm == arm);
         let number = |arm: &str, run: &Measured| match claim.measure {
@@ -251,20 +341,36 @@ impl Timing {
     }
 }
 
-/// Seconds of both to the training loss that both end below, smoothed as plots show it.
-fn seconds_to_the_same_loss(
-    claim: &Claim,
-    own: &Measured,
-    other: &Measured,
-) -> Option<(f64, Option<f64>)> {
-    let link = claim.link.as_deref()?;
+/// Seconds or steps of both to the training loss that both end below, smoothed as plots show it.
+fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(f64, Option<f64>)> {
     let last = |run: &Measured| run.smooth_losses().last();
     let goal = last(own)?.max(last(other)?);
-    let seconds = |run: &Measured| {
-        let point = run.smooth_losses().position(|loss| loss <= goal)?;
-        run.link(link)?.at_losses.get(point).copied()
+    let reached = |run: &Measured| run.smooth_losses().position(|loss| loss <= goal);
+    let number = |run: &Measured, point: usize| match claim.measure {
+        Measure::StepsToLoss => Some(run.losses.get(point)?.step as f64),
+        _ => run.link(claim.link.as_deref()?)?.at_losses.get(point).copied(),
     };
-    Some((seconds(own)?, Some(seconds(other)?)))
+    let (own_point, other_point) = (reached(own)?, reached(other)?);
+    let more = match claim.charged_bits {
+        Some(bits) => {
+            let steps = other.losses.get(other_point)?.step as f64;
+            steps * more_seconds(other, claim.link.as_deref()?, bits)?
+        }
+        None => 0.0,
+    };
+    Some((number(own, own_point)?, Some(number(other, other_point)? + more)))
+}
+
+/// What a step of the run would take longer on the link if each of its messages had so many bits for a
+/// parameter: in a ring allgather N − 1 messages cross every rank's interface. `None` where messages
+/// travel in another way, as those of dense gradients do.
+fn more_seconds(run: &Measured, link: &str, bits: f64) -> Option<f64> {
+    let link = Link::parse(link).ok()?;
+    let message = |bits: f64| link.wire_bytes((bits * run.parameters as f64 / 8.0) as u64);
+    let more = message(bits) - message(run.summary.bits_per_parameter);
+    let messages = run.workers.saturating_sub(1) as f64;
+    let is_gathered = run.topology == "allgather" && run.scheme != "dense";
+    is_gathered.then_some(messages * more * 8.0 / link.bandwidth)
 }
 
 /// What is measured of one run.
@@ -278,7 +384,10 @@ fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
         Measure::BitsPerParameter => Some(run.summary.bits_per_parameter),
         Measure::Reduction => run.summary.compression_ratio().map(f64::recip),
         Measure::StepSeconds => on().map(|on| on.step_seconds),
-        Measure::SecondsToLoss | Measure::EncodeSeconds | Measure::DecodeSeconds => None,
+        Measure::SecondsToLoss
+        | Measure::StepsToLoss
+        | Measure::EncodeSeconds
+        | Measure::DecodeSeconds => None,
         Measure::Gauge => run.gauge(claim.gauge.as_deref()?),
         Measure::DownlinkBytes => run.downlink_bytes,
     }
@@ -343,6 +452,15 @@ fn rule(
             seeds(estimated.seeds()),
             claim.seeds
         ));
+    }
+    if let Some(steps) = found.warmup.filter(|_| claim.measure.is_of_learning()) {
+        return untestable(format!(
+            "its runs end inside the warm-up of the learning rate, after {steps} steps: train longer, or set \
+             schedule.warmup"
+        ));
+    }
+    if let Some(why) = found.saturated(claim) {
+        return untestable(why);
     }
     decide(&estimated, bounds(claim), side)
 }

@@ -2,19 +2,35 @@
 
 use super::{JSON, MAX_BYTES, words};
 use crate::results::{Results, Ruling};
+use crate::{coverage, verdict};
 use anyhow::{Context, Result};
 use gradwire::disk::Disk;
 use std::path::{Path, PathBuf};
 
-/// The claims of the reports in `folders`, one line each, as a Markdown table, and below it how many
-/// got which verdict.
+/// The claims of the reports in `folders`, one line each, as a Markdown table, below it how many got which
+/// verdict, and which sentence of each abstract is tested by which of them. The runs are judged anew, by
+/// the claims that the experiments have now.
 ///
 /// # Errors
-/// When a folder holds no `results.json`, or one of another form.
+/// When a folder holds no `results.json`, or one of another form, or an experiment cannot be read.
 pub fn claims(disk: &Disk, folders: &[PathBuf]) -> Result<String> {
-    let all: Vec<Results> =
-        folders.iter().map(|folder| read(disk, folder)).collect::<Result<_>>()?;
-    Ok(table(&all))
+    let (mut all, mut sentences) = (Vec::new(), String::new());
+    for folder in folders {
+        let mut results = read(disk, folder)?;
+        if let Some(experiment) = verdict::judge_again(folder, &mut results)? {
+            sentences += &coverage::sentences(&experiment, &results);
+        }
+        all.push(results);
+    }
+    let mut text = table(&all);
+    if all.iter().flat_map(|of| &of.verdicts).any(|verdict| verdict.kind.is_some()) {
+        text += &format!("\n{}", coverage::counted(&all));
+    }
+    if !sentences.is_empty() {
+        let head = "| experiment | the abstract says, in our words | rows |\n|---|---|---|\n";
+        text += &format!("\n{head}{sentences}");
+    }
+    Ok(text)
 }
 
 fn read(disk: &Disk, folder: &Path) -> Result<Results> {
@@ -37,7 +53,12 @@ fn table(all: &[Results]) -> String {
     for (results, verdict) in all.iter().flat_map(|of| of.verdicts.iter().map(move |v| (of, v))) {
         let format = |value| words::in_unit(value, verdict.unit);
         let claimed = verdict.claimed.map_or_else(|| "in words".into(), format);
-        let measured = words::mean_and_ends(verdict).unwrap_or_default();
+        let mut measured = words::mean_and_ends(verdict).unwrap_or_default();
+        match verdict.dirty {
+            0 => {}
+            1 => measured += "; 1 run of a dirty build",
+            runs => measured += &format!("; {runs} runs of dirty builds"),
+        }
         let more = match (verdict.ruling, verdict.more_seeds) {
             (Ruling::Undecided, Some(1)) => " (one seed more)".to_owned(),
             (Ruling::Undecided, Some(more)) => format!(" ({more} seeds more)"),

@@ -17,7 +17,7 @@ mod terminal;
 mod words;
 mod workers;
 
-use crate::decision::SIDE;
+use crate::decision::{LOOKS, SIDE};
 use crate::experiment;
 use crate::results::{COLLECTED, Results, Ruling};
 use anyhow::{Context, Result, ensure};
@@ -213,11 +213,14 @@ fn verdicts(results: &Results) -> Table {
     }
     let looks = match results.looks {
         0 | 1 => String::new(),
-        looks => format!(
-            " There were up to {looks} looks, and more seeds only for what was undecided: each look \
-             has a part of the error, {} ÷ {looks} (Bonferroni).",
-            percent(SIDE)
-        ),
+        _ => {
+            let [first, second, last] = LOOKS;
+            format!(
+                " There were looks after {first}, {second} and {last} seeds, and more seeds only for what was \
+                 undecided: the error is spent over the looks (Lan & DeMets 1983, like Pocock), and what one \
+                 look decided stays so."
+            )
+        }
     };
     let [yes, no] = match results.is_own_question() {
         true => ["Yes", "no"],

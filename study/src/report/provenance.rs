@@ -13,7 +13,11 @@ type Fact = (&'static str, fn(&Provenance) -> String);
 pub(super) fn section(results: &Results) -> Vec<Block> {
     let mut blocks = vec![Block::Heading(2, "Provenance".into())];
     if !results.command.is_empty() {
-        blocks.push(Block::Text("All of this is made by".into()));
+        blocks.push(Block::Text(
+            "The command that made this report (runs that were there already have commands of their own, \
+             which the table of runs below names):"
+                .into(),
+        ));
         blocks.push(Block::Commands(vec![results.command.clone()]));
     }
     let all: Vec<&Provenance> =
