@@ -66,13 +66,14 @@ impl Trial {
 /// The arguments of a 3×3 convolution.
 const CONVOLUTION: &[Float] = &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])];
 
-/// The arguments of a batch norm. One without a residual takes the first six, without a shift the first five.
+/// The arguments of a batch norm: without the residual the first six, without the shift the first five, without the
+/// scale the first four.
 const BATCH_NORM: &[Float] = &[
     ("xs", &[4, 5, 6, 16]),
-    ("gamma", &[16]),
     ("beta", &[16]),
     ("running_mean", &[16]),
     ("running_var", &[16]),
+    ("gamma", &[16]),
     ("shift", &[16]),
     ("residual", &[4, 5, 6, 16]),
 ];
@@ -106,7 +107,7 @@ pub static TRIALS: &[Trial] = &[
     Trial::new(
         "conv2d",
         "2x5, of images",
-        &[("xs", &[2, 9, 8, 3]), ("weight", &[24, 3, 2, 5])],
+        &[("xs", &[4, 9, 8, 3]), ("weight", &[24, 3, 2, 5])],
         |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, false)?.tensor(),
     ),
     Trial::new("conv2d_max_pool", "3x3, 2x2", CONVOLUTION, |a| {
@@ -123,6 +124,12 @@ pub static TRIALS: &[Trial] = &[
     }),
     Trial::new("batch_norm", "training, GELU", BATCH_NORM.split_at(5).0, |a| {
         a.batch_norm(Activation::Gelu(Gelu::Exact), true)
+    }),
+    Trial::new("batch_norm", "training, shift, residual, GELU", BATCH_NORM, |a| {
+        a.batch_norm(Activation::Gelu(Gelu::Exact), true)
+    }),
+    Trial::new("batch_norm", "evaluation, no scale, GELU by tanh", BATCH_NORM.split_at(4).0, |a| {
+        a.batch_norm(Activation::Gelu(Gelu::Tanh), false)
     }),
     Trial::new("bias", "GELU by tanh", &[("xs", &[3, 5, 7, 20]), ("bias", &[20])], |a| {
         let activation = Activation::Gelu(Gelu::Tanh);
@@ -267,14 +274,20 @@ impl Index<&str> for Arguments {
 }
 
 impl Arguments {
-    fn new(trial: &Trial, device: &Device) -> Result<Self> {
+    /// Those of a trial, each size of an argument's dimension changed by `size`.
+    fn new(trial: &Trial, size: Resize, device: &Device) -> Result<Self> {
+        let resized = |name: &'static str, shape: &[usize]| -> Vec<usize> {
+            shape.iter().enumerate().map(|(dim, own)| size(name, dim, *own)).collect()
+        };
         let floats = trial.floats.iter().map(|(name, shape)| {
+            let shape = resized(name, shape);
             let values = uniform(&format!("{} {name}", trial.operation), shape.iter().product());
             let values =
                 values.map(|u| if *name == "running_var" { 1. + u / 2. } else { u } as f32);
-            Ok((*name, Var::from_vec(values.collect(), *shape, device)?))
+            Ok((*name, Var::from_vec(values.collect(), shape, device)?))
         });
         let ids = trial.ids.map(|(shape, below)| {
+            let shape = resized("ids", shape);
             let ids = hashes(&format!("{} ids", trial.operation), shape.iter().product());
             Tensor::from_vec(ids.map(|hash| hash % below).collect(), shape, device)
         });
@@ -328,7 +341,7 @@ impl Arguments {
         let residual = self.get("residual").map(|residual| Maps::new(residual)).transpose()?;
         let affine = Affine {
             shift: self.get("shift").map(Var::as_tensor),
-            gamma: Some(&self["gamma"]),
+            gamma: self.get("gamma").map(Var::as_tensor),
             beta: &self["beta"],
         };
         let (mean, variance) = (self["running_mean"].clone(), self["running_var"].clone());
@@ -350,6 +363,12 @@ impl Arguments {
         }
     }
 }
+
+/// What a size of an argument becomes, given its name, the dimension and the size that the trial has.
+type Resize<'a> = &'a dyn Fn(&'static str, usize, usize) -> usize;
+
+/// The sizes as the trial has them.
+const AS_THEY_ARE: Resize = &|_, _, size| size;
 
 /// What an operation makes of its arguments.
 struct Computed {
@@ -375,12 +394,12 @@ impl Trial {
     /// # Errors
     /// When the operation fails on either.
     pub fn compare(&self, device: &Device) -> Result<Vec<Comparison>> {
-        let right = with(Kernels::Candle, || self.outcome(&Device::Cpu))?;
-        Ok(self.differences(&self.outcome(device)?, &right))
+        let right = with(Kernels::Candle, || self.outcome(AS_THEY_ARE, &Device::Cpu))?;
+        Ok(self.differences(&self.outcome(AS_THEY_ARE, device)?, &right))
     }
 
-    fn outcome(&self, device: &Device) -> Result<Computed> {
-        let arguments = Arguments::new(self, device)?;
+    fn outcome(&self, size: Resize, device: &Device) -> Result<Computed> {
+        let arguments = Arguments::new(self, size, device)?;
         let output = (self.run)(&arguments)?;
         let weights = uniform(&format!("{} weights", self.operation), output.elem_count());
         let weights: Vec<f32> = weights.map(|u| u as f32).collect();

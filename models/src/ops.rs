@@ -21,7 +21,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use crate::composed;
 use crate::fused;
-use crate::kernels::conv::Sizes;
+use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::counts::{self, fits, some};
 use crate::kernels::{self, Native, native};
 use crate::maps::{Carrier, Maps};

@@ -8,7 +8,7 @@ use candle_core::{Result, Shape, Tensor};
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
 use super::operation::{Operation, apply};
-use crate::kernels::conv::Sizes;
+use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::custom_op::Gradients;
 
 /// The convolution of `xs [B, H, W, I]` with `weight [KH · KW · I, O]`: `[B, H', W', O]`. The gradient of the weight flows

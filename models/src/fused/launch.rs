@@ -14,10 +14,10 @@ use candle_core::cuda_backend::cudarc::nvrtc::compile_ptx;
 use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr, gemm_reduced_precision_f32};
 use candle_core::{Error, Layout, Result};
 
-use super::norm::{Columns, ROWS};
-use super::rows::SumRows;
-use crate::kernels::conv::Sizes;
+use super::columns::{Columns, ROWS};
+use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::counts;
+use crate::kernels::operand::range;
 use crate::parameters::Running;
 
 /// An array on a GPU.
@@ -65,13 +65,7 @@ impl<'a> Gpu<'a> {
     /// # Errors
     /// Another type, a layout that is not contiguous, or sizes whose product wraps.
     pub(super) fn view<'s>(storage: &'s CudaStorage, layout: &Layout) -> Result<View<'s>> {
-        let values = storage.as_cuda_slice::<f32>()?;
-        match layout.contiguous_offsets() {
-            Some((start, end)) if counts::elements(layout.dims()) == end.checked_sub(start) => {
-                Ok(values.slice(start..end))
-            }
-            _ => candle_core::bail!("the kernel takes contiguous f32, not {layout:?}"),
-        }
+        Ok(storage.as_cuda_slice::<f32>()?.slice(range::<f32>(layout)?))
     }
 
     /// The same of an operand that is changed in place.
@@ -79,13 +73,7 @@ impl<'a> Gpu<'a> {
     /// # Errors
     /// As [`view`](Self::view).
     fn view_mut<'s>(storage: &'s mut CudaStorage, layout: &Layout) -> Result<CudaViewMut<'s, f32>> {
-        let values = storage.as_cuda_slice_mut::<f32>()?;
-        match layout.contiguous_offsets() {
-            Some((start, end)) if counts::elements(layout.dims()) == end.checked_sub(start) => {
-                Ok(values.slice_mut(start..end))
-            }
-            _ => candle_core::bail!("the kernel takes contiguous f32, not {layout:?}"),
-        }
+        Ok(storage.as_cuda_slice_mut::<f32>()?.slice_mut(range::<f32>(layout)?))
     }
 
     /// What candle is given as a result.
@@ -204,10 +192,9 @@ impl<'a> Gpu<'a> {
         let lanes = number(width)?.min(32).next_power_of_two();
         let block_dim = (lanes, BLOCK / lanes, 1);
         let grid_dim = (rows.div_ceil(block_dim.1).clamp(1, BLOCKS), 1, 1);
-        let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
         // SAFETY: the arguments are those of the kernel, by number and type. It reads `xs` where the sizes that `to` and
         // `xs` were counted by place a pixel, and writes `rows` rows of `to`.
-        unsafe { launch.launch(config) }.w()?;
+        unsafe { run(launch, grid_dim, block_dim) }?;
         Ok(to)
     }
 
@@ -228,18 +215,22 @@ impl<'a> Gpu<'a> {
         Ok(to)
     }
 
-    /// `sum_rows` of the gradients of picks, to so many elements.
-    pub(super) fn sum_rows(&self, of: &SumRows, gradients: &View, count: usize) -> Result<Array> {
+    /// `sum_rows` of the gradients of picks, to so many elements: numbers, starts and picks are those of the kernel.
+    pub(super) fn sum_rows(
+        &self,
+        width: usize,
+        lists: [&[u32]; 3],
+        gradients: &View,
+        count: usize,
+    ) -> Result<Array> {
         let mut to = self.0.alloc_zeros::<f32>(count)?;
-        let [numbers, starts, picks] = [&of.numbers, &of.starts, &of.picks];
-        if numbers.is_empty() {
+        let rows = lists[0].len();
+        if rows == 0 {
             return Ok(to);
         }
-        let rows = numbers.len();
-        let lists = [numbers, starts, picks].map(|list| self.0.clone_htod(list));
-        let [numbers, starts, picks] = lists;
+        let [numbers, starts, picks] = lists.map(|list| self.0.clone_htod(list));
         let (numbers, starts, picks) = (numbers?, starts?, picks?);
-        let (function, width) = (self.function("sum_rows")?, number(of.width)?);
+        let (function, width) = (self.function("sum_rows")?, number(width)?);
         let mut launch = function.builder();
         launch.arg(&width).arg(&numbers).arg(&starts).arg(&picks).arg(gradients).arg(&mut to);
         // SAFETY: the arguments are those of the kernel, by number and type. Its grid has a block for each number, `to` has
@@ -284,11 +275,8 @@ impl<'a> Gpu<'a> {
         let function = gpu.function("count_pass")?;
         let mut launch = function.builder();
         launch.arg(&settled).arg(&mut passes);
-        let config =
-            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the arguments are those of the kernel, by number and type; it changes one element.
-        unsafe { launch.launch(config) }.w()?;
-        Ok(())
+        unsafe { run(launch, (1, 1, 1), (1, 1, 1)) }
     }
 
     /// `track` of a running statistic, towards that of a batch.
@@ -414,55 +402,54 @@ fn too_large(size: usize) -> Error {
     Error::Msg(format!("a size of {size} is too large for a GPU's kernels"))
 }
 
-/// Launches a grid-stride loop over `count` elements.
+/// Launches a grid of blocks of threads.
 ///
 /// # Safety
 /// The arguments must be those of the kernel, and their arrays as long as it goes.
-unsafe fn elementwise(mut launch: LaunchArgs, count: u64) -> Result<()> {
-    let blocks = count.div_ceil(u64::from(BLOCK)).clamp(1, u64::from(BLOCKS)) as u32;
-    let config =
-        LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (BLOCK, 1, 1), shared_mem_bytes: 0 };
+unsafe fn run(
+    mut launch: LaunchArgs,
+    grid_dim: (u32, u32, u32),
+    block_dim: (u32, u32, u32),
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { launch.launch(config) }.w()?;
+    unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 }) }.w()?;
     Ok(())
+}
+
+/// Launches a grid-stride loop over `count` elements.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn elementwise(launch: LaunchArgs, count: u64) -> Result<()> {
+    let blocks = count.div_ceil(u64::from(BLOCK)).clamp(1, u64::from(BLOCKS)) as u32;
+    // SAFETY: the caller's.
+    unsafe { run(launch, (blocks, 1, 1), (BLOCK, 1, 1)) }
 }
 
 /// Launches a block of 32 channels by 8 rows for each share of the rows.
 ///
 /// # Safety
-/// The arguments must be those of the kernel, and their arrays as long as it goes.
-unsafe fn by_share(mut launch: LaunchArgs, channels: u32, shares: u32) -> Result<()> {
-    let grid_dim = (channels.div_ceil(32).max(1), shares, 1);
-    let config = LaunchConfig { grid_dim, block_dim: (32, 8, 1), shared_mem_bytes: 0 };
+/// As [`run`].
+unsafe fn by_share(launch: LaunchArgs, channels: u32, shares: u32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { launch.launch(config) }.w()?;
-    Ok(())
+    unsafe { run(launch, (channels.div_ceil(32).max(1), shares, 1), (32, 8, 1)) }
 }
 
 /// Launches a warp for each channel, eight in a block.
 ///
 /// # Safety
-/// The arguments must be those of the kernel, and their arrays as long as it goes.
-unsafe fn by_channel(mut launch: LaunchArgs, channels: u32) -> Result<()> {
-    let grid_dim = (channels.div_ceil(8).max(1), 1, 1);
-    let config = LaunchConfig { grid_dim, block_dim: (32, 8, 1), shared_mem_bytes: 0 };
+/// As [`run`].
+unsafe fn by_channel(launch: LaunchArgs, channels: u32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { launch.launch(config) }.w()?;
-    Ok(())
+    unsafe { run(launch, (channels.div_ceil(8).max(1), 1, 1), (32, 8, 1)) }
 }
 
 /// Launches a block for each of so many rows, at least one, of so many columns.
 ///
 /// # Safety
-/// The arguments must be those of the kernel, and their arrays as long as it goes.
-unsafe fn by_row(mut launch: LaunchArgs, rows: usize, columns: u32) -> Result<()> {
+/// As [`run`].
+unsafe fn by_row(launch: LaunchArgs, rows: usize, columns: u32) -> Result<()> {
     let threads = columns.clamp(1, BLOCK).next_power_of_two();
-    let config = LaunchConfig {
-        grid_dim: (number(rows)?, 1, 1),
-        block_dim: (threads, 1, 1),
-        shared_mem_bytes: 0,
-    };
     // SAFETY: the caller's.
-    unsafe { launch.launch(config) }.w()?;
-    Ok(())
+    unsafe { run(launch, (number(rows)?, 1, 1), (threads, 1, 1)) }
 }

@@ -7,15 +7,13 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, InplaceOp1, InplaceOp3, Layout, Result, Shape, Tensor, bail};
 
+use super::columns::{Columns, ROWS};
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
 use super::operation::{Operation, apply};
 use crate::kernels::custom_op::Gradients;
 use crate::kernels::operand::{f32s_mut, slice};
 use crate::parameters::Running;
-
-/// The rows of a table.
-pub(super) const ROWS: usize = 5;
 
 /// The table of a batch `xs [.., C]`: `[5, C]`. Gradient flows back to γ and β; that of `xs` is part of [`normalise`]'s.
 pub(super) fn batch_table(
@@ -57,29 +55,6 @@ pub(super) fn normalise(
     match residual {
         Some(residual) => apply(normalise, [xs, table, residual]),
         None => apply(normalise, [xs, table]),
-    }
-}
-
-/// Rows of channels.
-#[derive(Clone, Copy)]
-pub(super) struct Columns {
-    pub(super) rows: usize,
-    pub(super) channels: usize,
-}
-
-impl Columns {
-    fn new(xs: &Tensor) -> Result<Self> {
-        let channels = xs.dim(xs.rank() - 1)?;
-        Ok(Self { rows: xs.elem_count() / channels, channels })
-    }
-
-    /// Σ over the rows of what `summand` makes of a channel and the place of its element.
-    fn sums(self, summand: impl Fn(usize, usize) -> f64) -> Vec<f64> {
-        let sum = |channel: usize| {
-            let places = (0..self.rows).map(|row| row * self.channels + channel);
-            places.map(|place| summand(channel, place)).sum()
-        };
-        (0..self.channels).map(sum).collect()
     }
 }
 

@@ -60,15 +60,15 @@ impl Operation<1> for Pick {
 }
 
 /// The gradient of a table: each row is the sum of the gradients of its picks, in their order.
-pub(super) struct SumRows {
+struct SumRows {
     rows: usize,
-    pub(super) width: usize,
+    width: usize,
     /// The rows that something was picked from, ascending.
-    pub(super) numbers: Vec<u32>,
+    numbers: Vec<u32>,
     /// Where the picks of each begin among `picks`, and the end of the last.
-    pub(super) starts: Vec<u32>,
+    starts: Vec<u32>,
     /// The picks, row after row.
-    pub(super) picks: Vec<u32>,
+    picks: Vec<u32>,
 }
 
 impl SumRows {
@@ -108,6 +108,7 @@ impl Operation<1> for SumRows {
 
     #[cfg(feature = "cuda")]
     fn cuda(&self, gpu: &Gpu, operands: &[View]) -> Result<Array> {
-        gpu.sum_rows(self, &operands[0], self.rows * self.width)
+        let lists = [&*self.numbers, &*self.starts, &*self.picks];
+        gpu.sum_rows(self.width, lists, &operands[0], self.rows * self.width)
     }
 }

@@ -1,10 +1,26 @@
+//! What `operations.rs` does not try of the twins of the GPUs' kernels.
+
+use std::cell::Cell;
+
 use candle_core::{Device, Tensor, Var};
 
 use super::*;
 use crate::compare::{distance, floats};
-use crate::composed;
 use crate::golden::formula::uniform;
-use crate::parameters::Gelu;
+use crate::kernels::{Kernels, with};
+
+thread_local! {
+    /// Whether this thread computes on the processor what GPUs compute here.
+    pub(crate) static TWINS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` with the twins in place of the composed operations.
+pub(crate) fn by_twins<R>(work: impl FnOnce() -> R) -> R {
+    TWINS.set(true);
+    let result = with(Kernels::Candle, work);
+    TWINS.set(false);
+    result
+}
 
 fn var(name: &str, shape: &[usize]) -> Var {
     let values = uniform(name, shape.iter().product()).map(|x| 2. * x as f32).collect();
@@ -31,27 +47,6 @@ fn same(vars: &[&Var], fused: &Tensor, composed: &Tensor, what: &str) {
 }
 
 #[test]
-fn convolutions_are_those_composed() {
-    let shapes = [
-        ([2, 6, 5, 3], [4, 3, 3, 3], 1, 1),
-        ([2, 7, 6, 3], [4, 3, 3, 3], 2, 1),
-        ([2, 6, 6, 5], [3, 5, 1, 1], 1, 0),
-        ([2, 7, 7, 5], [3, 5, 1, 1], 2, 0),
-        ([1, 5, 9, 2], [3, 2, 2, 5], 3, 2),
-        ([3, 4, 4, 2], [2, 2, 2, 2], 1, 0),
-    ];
-    for (images, weight, stride, padding) in shapes {
-        let (xs, weight) = (var("xs", &images), var("weight", &weight));
-        let what = format!("{images:?} {:?} {stride} {padding}", weight.dims());
-        let [fused, composed] = [conv2d, composed::conv2d]
-            .map(|conv2d| conv2d(&xs, &weight, stride, padding, true).unwrap());
-        same(&[&xs, &weight], &fused, &composed, &what);
-        let first = conv2d(&xs, &weight, stride, padding, false).unwrap().sum_all().unwrap();
-        assert!(first.backward().unwrap().get(&xs).is_none(), "nobody needs it: {what}");
-    }
-}
-
-#[test]
 fn rows_are_those_composed() {
     let table = var("table", &[6, 5]);
     let numbers = vec![4u32, 0, 2, 4, 4, 0, 5, 1];
@@ -73,51 +68,6 @@ fn rows_are_those_composed() {
     assert!(error.contains("row 6") && error.contains("table of 6"), "{error}");
     let error = picked(&table, numbers, vec![8]).unwrap_err().to_string();
     assert!(error.contains("pick 8"), "{error}");
-}
-
-#[test]
-fn batch_norms_are_those_composed() {
-    let channels = 5;
-    let activations = [Activation::Identity, Activation::Relu, Activation::Gelu(Gelu::Exact)];
-    for (activation, bits) in activations.into_iter().flat_map(|a| (0..16).map(move |b| (a, b))) {
-        let [train, shifted, scaled, added] = [1, 2, 4, 8].map(|bit| bits & bit > 0);
-        let what =
-            format!("{activation:?} train {train} shift {shifted} gamma {scaled} residual {added}");
-        let xs = (var("xs", &[3, 4, 2, channels]).as_tensor() + 3.).unwrap();
-        let xs = Var::from_tensor(&xs).unwrap();
-        let [gamma, beta, shift] = ["gamma", "beta", "shift"].map(|name| var(name, &[channels]));
-        let residual = var("residual", xs.dims());
-        let [fused, composed] = [batch_norm, composed::batch_norm].map(|batch_norm| {
-            let variance = (var("variance", &[channels]).sqr().unwrap() + 0.5).unwrap();
-            let running = Running::new(&var("mean", &[channels]), &variance).unwrap();
-            let affine = Affine {
-                shift: shifted.then_some(shift.as_tensor()),
-                gamma: scaled.then_some(gamma.as_tensor()),
-                beta: &beta,
-            };
-            let residual = added.then_some(residual.as_tensor());
-            // Twice: the second pass has another weight.
-            batch_norm(&xs, affine, &running, residual, activation, train).unwrap();
-            let ys = batch_norm(&xs, affine, &running, residual, activation, train).unwrap();
-            (ys, running)
-        });
-        let statistics = |running: &Running| {
-            [&running.mean, &running.variance, &running.passes].map(|v| floats(v).unwrap())
-        };
-        for (ours, theirs) in statistics(&fused.1).iter().zip(statistics(&composed.1)) {
-            assert!(distance(ours, &theirs, 1e-3) <= 1e-6, "{what}: {ours:?} {theirs:?}");
-        }
-        let mut vars = vec![&xs, &beta];
-        vars.extend(scaled.then_some(&gamma));
-        vars.extend(added.then_some(&residual));
-        // While training, rounding is all that a composed gradient of the shift has.
-        vars.extend((shifted && !train).then_some(&shift));
-        same(&vars, &fused.0, &composed.0, &what);
-        if shifted && train {
-            let gradients = fused.0.sum_all().unwrap().backward().unwrap();
-            assert_eq!(floats(gradients.get(&shift).unwrap()).unwrap(), [0.; 5], "{what}");
-        }
-    }
 }
 
 #[test]

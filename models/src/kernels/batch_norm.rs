@@ -13,39 +13,27 @@
 //! Sums run in f32 over a block of pixels, then in f64: over the blocks of a span, then over the spans. The division
 //! does not depend on the number of threads, so neither does any bit of the result.
 
-mod curve;
-mod moments;
 mod passes;
 mod statistics;
-mod sums;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
-use self::curve::{Curve, Curved};
-pub(crate) use self::moments::Moments;
-use self::passes::{BLOCK, Backward, Derivative, Each, Gate, Normalise};
+use self::passes::{Activate, Backward, Curve, Derivative, Floor, Gate, Gradients, Normalise};
 use self::statistics::Statistics;
-use self::sums::{Gradients, Sums};
+use super::channels::{Walk, span};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
 use super::memory::{Bits, Scratch, Target};
+use super::moments::Moments;
 use super::operand::with_values;
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
 use super::values::{Compute, Values};
 use crate::parameters::{Activation, Affine, Running};
-
-/// Elements of a span, about: what one thread takes at a time.
-const SPAN: usize = 128 << 10;
-
-/// Pixels of a span of images with so many channels: whole blocks.
-fn span(channels: usize) -> usize {
-    (SPAN / channels).max(1).next_multiple_of(BLOCK)
-}
 
 /// Spans from the last one to the first: what was written last, by an operation that went forwards, is in the cache
 /// still. No bit depends on it: each span is computed for itself, and what is summed of spans is added in their order.
@@ -165,8 +153,8 @@ fn sums(
         let here = i * span * channels..(i * span + pixels) * channels;
         let (a, b) = to.split_at_mut(channels);
         let gate = gate.range(i * span..i * span + pixels, channels.div_ceil(isa.lanes()));
-        let summand = Gradients { xs: &xs[here.clone()], dz: &dz[here], gate, mean, residual };
-        isa.run(Sums { summand, channels, pixels, to: [a, b] });
+        let pass = Gradients { xs: &xs[here.clone()], dz: &dz[here], gate, mean, residual };
+        isa.run(Walk { pass, channels, sums: [a, b] });
     });
     let mut sums = [vec![0.0; channels], vec![0.0; channels]];
     for part in spans.chunks_exact(2 * channels) {
@@ -189,12 +177,23 @@ struct Normalised {
 }
 
 impl Normalised {
-    /// That of the elements of `range`.
-    fn part<'a>(&'a self, range: Range<usize>, z: &'a mut [f32]) -> Normalise<'a> {
-        let (scale, shift) = (&self.scale, &self.shift);
-        let xs = &self.xs.whole()[range];
-        let relu = self.activation == Activation::Relu;
-        Normalise { xs, scale, shift, residual: None, relu, z, positive: None }
+    /// Writes the elements of `range` to `z`: with the residual if there is one, and then where the sum is positive.
+    fn run(
+        &self,
+        range: Range<usize>,
+        residual: Option<&[f32]>,
+        activation: impl Activate,
+        z: &mut [f32],
+        positive: Option<&mut [u16]>,
+    ) {
+        let (xs, scale, shift) = (&self.xs.whole()[range], &self.scale, &self.shift);
+        let pass = Normalise { xs, scale, shift, residual, activation, z, positive };
+        self.isa.run(Walk::without_sums(pass, scale.len()));
+    }
+
+    /// ReLU, or nothing.
+    fn floor(&self) -> Floor {
+        Floor(if self.activation == Activation::Relu { 0.0 } else { f32::NEG_INFINITY })
     }
 
     /// All of it with the residual, and where the sum is positive.
@@ -206,9 +205,7 @@ impl Normalised {
         each(backwards(parts), |(i, (z, positive)): (usize, (&mut [f32], &mut [u16]))| {
             let start = i * span * channels;
             let here = start..start + z.len();
-            let residual = Some(&residual[here.clone()]);
-            let mapping = Normalise { residual, positive: Some(positive), ..self.part(here, z) };
-            self.isa.run(Each { mapping, channels });
+            self.run(here.clone(), Some(&residual[here]), self.floor(), z, Some(positive));
         });
     }
 }
@@ -219,13 +216,9 @@ impl Compute for Normalised {
     }
 
     fn compute(&self, range: Range<usize>, z: &mut [f32]) {
-        let channels = self.channels();
         match self.activation {
-            Activation::Gelu(form) => {
-                let (xs, scale, shift) = (&self.xs.whole()[range], &self.scale, &self.shift);
-                self.isa.run(Each { mapping: Curved { form, xs, scale, shift, z }, channels });
-            }
-            _ => self.isa.run(Each { mapping: self.part(range, z), channels }),
+            Activation::Gelu(form) => self.run(range, None, form, z, None),
+            _ => self.run(range, None, self.floor(), z, None),
         }
     }
 }
@@ -264,7 +257,7 @@ impl Differentiated {
     fn run(&self, range: Range<usize>, gradient: &mut [f32], gate: impl Derivative) {
         let channels = self.channels();
         let pixels = range.start / channels..range.end / channels;
-        let mapping = Backward {
+        let pass = Backward {
             xs: &self.xs.whole()[range],
             gate: gate.range(pixels, channels.div_ceil(self.isa.lanes())),
             by_gradient: &self.scale,
@@ -272,7 +265,7 @@ impl Differentiated {
             constant: &self.constant,
             gradient,
         };
-        self.isa.run(Each { mapping, channels });
+        self.isa.run(Walk::without_sums(pass, channels));
     }
 }
 

@@ -7,133 +7,34 @@
 //! |---|---|---|---|
 //! | F(4×4, 3×3), stride 1 | 2.1e-6 | 1.9e-6 | 1.3e-6 |
 //! | its nested relative, stride 2 | 8.0e-7 | 8.0e-7 | 4.0e-7 |
-//! | direct, stride 1 | 4.2e-7 | 3.9e-7 | 1.3e-7 |
-//! | direct, stride 2 | 4.2e-7 | 2.4e-7 | 1.2e-7 |
+//! | direct, stride 1 | 4.2e-7 | 1.7e-7 | 1.3e-7 |
+//! | direct, stride 2 | 4.2e-7 | 1.7e-7 | 1.2e-7 |
 //!
 //! That is of four images. Of so many that several chunks of them share the points of the weights a sum runs over all
 //! channels at once, and the two results are off by 3.6e-6 and 1.5e-6.
 //!
-//! Element by element, of 512 channels, the largest difference over the largest element's size is at most: stride 1 in one
-//! chunk 6.0e-6, 6.0e-6 and 4.0e-6, in several 1.7e-5, 6.0e-6 and 6.0e-6; stride 2 2.0e-6, 4.5e-6 and 1.2e-6 (a test again).
-//!
 //! `GRADWIRE_KERNELS=precise` computes everything directly.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
-use super::batch_norm::Moments;
+use super::conv_sizes::Sizes;
 use super::maps::{Backward, Maps, Slot};
 use super::max_pool::{self, Pooled};
 use super::memory::{Scratch, Target};
+use super::moments::Moments;
 use super::operand::with_values;
 use super::profile::{Kind, timed};
 use super::values::{Source, Values};
-use super::{Native, counts, direct, winograd};
+use super::{Native, direct, winograd};
 
-/// A convolution's sizes. Images are `[batch, height, width, channels]`, weights `[outputs, inputs, kernel, kernel]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sizes {
-    pub batch: usize,
-    pub height: usize,
-    pub width: usize,
-    pub inputs: usize,
-    pub outputs: usize,
-    /// Rows and columns of the kernel.
-    pub kernel: (usize, usize),
-    pub stride: usize,
-    pub padding: usize,
-}
-
-impl Sizes {
-    /// Those of a convolution of images `[batch, height, width, channels]` with a weight `[outputs, inputs, rows,
-    /// columns]`. None of the numbers of elements that follow from them wraps.
-    ///
-    /// # Errors
-    /// Channels that differ, no window that fits, and sizes of which one is 0 or whose product no memory has.
-    pub(crate) fn new(
-        (batch, height, width, inputs): (usize, usize, usize, usize),
-        (outputs, expected, rows, columns): (usize, usize, usize, usize),
-        stride: usize,
-        padding: usize,
-    ) -> Result<Self> {
-        let (images, weight) = ([batch, height, width, inputs], [outputs, expected, rows, columns]);
-        if inputs != expected {
-            bail!("conv2d: the input has {inputs} channels, the weight expects {expected}");
-        }
-        for (what, sizes) in [("input", images), ("weight", weight)] {
-            if sizes.contains(&0) {
-                bail!("conv2d: the {what} is {sizes:?}: it has no elements");
-            }
-        }
-        let padded = |size: usize| padding.checked_mul(2)?.checked_add(size);
-        let (Some(tall), Some(wide)) = (padded(height), padded(width)) else {
-            bail!("conv2d: a padding of {padding} is more than can be counted");
-        };
-        if stride == 0 || tall < rows || wide < columns {
-            bail!(
-                "conv2d: no {rows}x{columns} window of stride {stride} fits a {height}x{width} input padded by {padding}"
-            );
-        }
-        let kernel = (rows, columns);
-        let sizes = Self { batch, height, width, inputs, outputs, kernel, stride, padding };
-        let (out_height, out_width) = (sizes.out_height(), sizes.out_width());
-        let counted = [
-            images,
-            weight,
-            [batch, tall, wide, inputs],
-            [batch, out_height, out_width, outputs],
-            // The windows of one row of the result, and those of a row of the input's gradient.
-            [out_width, rows, columns, inputs],
-            [width, rows, columns, outputs],
-        ];
-        if counted.iter().any(|sizes| counts::elements(sizes).is_none()) {
-            bail!(
-                "conv2d: an input {images:?} padded by {padding}, a weight {weight:?} and a stride of {stride} make more elements than any memory has"
-            );
-        }
-        Ok(sizes)
-    }
-
-    /// Height of the result.
-    pub(crate) fn out_height(&self) -> usize {
-        (self.height + 2 * self.padding - self.kernel.0) / self.stride + 1
-    }
-
-    /// Width of the result.
-    pub(crate) fn out_width(&self) -> usize {
-        (self.width + 2 * self.padding - self.kernel.1) / self.stride + 1
-    }
-
-    /// Elements of the input.
-    pub(crate) fn input_len(&self) -> usize {
-        self.batch * self.height * self.width * self.inputs
-    }
-
-    /// Elements of the result.
-    pub(crate) fn output_len(&self) -> usize {
-        self.batch * self.out_height() * self.out_width() * self.outputs
-    }
-
-    /// Elements of the weight.
-    pub(crate) fn weight_len(&self) -> usize {
-        self.outputs * self.inputs * self.kernel.0 * self.kernel.1
-    }
-
-    /// Products of a value and a weight in the definition of the result, those with padding included; either gradient
-    /// has as many.
-    fn products(&self) -> usize {
-        let taps = [self.inputs, self.kernel.0, self.kernel.1];
-        taps.into_iter().fold(self.output_len(), usize::saturating_mul)
-    }
-
-    /// Whether minimal filtering computes it: it must apply, and there must be enough channels for the transforms to
-    /// cost less than they save.
-    fn minimal(&self, native: Native) -> bool {
-        !native.precise
-            && self.kernel == (3, 3)
-            && self.padding == 1
-            && self.stride <= 2
-            && self.inputs.min(self.outputs) >= 12
-    }
+/// Whether minimal filtering computes it: it must apply, and there must be enough channels for the transforms to cost less
+/// than they save.
+fn minimal(sizes: &Sizes, native: Native) -> bool {
+    !native.precise
+        && sizes.kernel == (3, 3)
+        && sizes.padding == 1
+        && sizes.stride <= 2
+        && sizes.inputs.min(sizes.outputs) >= 12
 }
 
 /// The result of the convolution of `xs` with `weight`: writes all of `ys`, and sums its moments while it is in the
@@ -147,7 +48,7 @@ pub(crate) fn forward(
 ) -> Moments {
     assert_eq!((xs.len(), weight.len()), (sizes.input_len(), sizes.weight_len()));
     assert_eq!(ys.len(), sizes.output_len());
-    if sizes.minimal(native) {
+    if minimal(sizes, native) {
         winograd::forward(native.isa, sizes, xs, weight, ys)
     } else {
         direct::forward(native.isa, sizes, xs.whole(), weight, ys);
@@ -165,7 +66,7 @@ pub(crate) fn input_gradient(
 ) {
     assert_eq!((dy.len(), weight.len()), (sizes.output_len(), sizes.weight_len()));
     assert_eq!(dx.len(), sizes.input_len());
-    if sizes.minimal(native) {
+    if minimal(sizes, native) {
         winograd::input_gradient(native.isa, sizes, weight, dy, dx);
     } else {
         direct::input_gradient(native.isa, sizes, weight, dy.whole(), dx);
@@ -182,7 +83,7 @@ pub(crate) fn weight_gradient(
 ) {
     assert_eq!((xs.len(), dy.len()), (sizes.input_len(), sizes.output_len()));
     assert_eq!(dw.len(), sizes.weight_len());
-    if sizes.minimal(native) {
+    if minimal(sizes, native) {
         winograd::weight_gradient(native.isa, sizes, xs, dy, dw);
     } else {
         direct::weight_gradient(native.isa, sizes, xs.whole(), dy.whole(), dw);
@@ -224,7 +125,7 @@ pub(crate) fn conv2d_max_pool(
 ) -> Result<Maps> {
     let native = xs.native;
     let sizes = Sizes::new(xs.shape.into(), weight.dims4()?, 1, padding)?;
-    if !sizes.minimal(native) || window != winograd::pooled::WINDOW {
+    if !minimal(&sizes, native) || window != winograd::pooled::WINDOW {
         return max_pool::max_pool(&conv2d(xs, weight, 1, padding, true)?, window);
     }
     let shape = [sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs];

@@ -3,7 +3,7 @@
 //! A chunk of windows, small enough to stay in the cache, is gathered and multiplied; nothing of the size of all
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
-use super::conv::Sizes;
+use super::conv_sizes::Sizes;
 use super::gemm::{Gemm, Left, Right};
 use super::memory::{Scratch, Target};
 use super::parallel::{each, threads};
@@ -13,27 +13,6 @@ use super::values::Window;
 
 /// Elements of gathered windows in one chunk.
 const CHUNK: usize = 96 << 10;
-
-/// Images in NHWC that windows are gathered from.
-struct Images<'a> {
-    pixels: &'a [f32],
-    height: usize,
-    width: usize,
-    channels: usize,
-}
-
-impl Images<'_> {
-    /// Copies the channels at row `y` and column `x` of `image` to `to`: zeros outside.
-    #[inline]
-    fn gather(&self, image: usize, y: isize, x: isize, to: &mut [f32]) {
-        if (0..self.height as isize).contains(&y) && (0..self.width as isize).contains(&x) {
-            let pixel = (image * self.height + y as usize) * self.width + x as usize;
-            to.copy_from_slice(&self.pixels[pixel * self.channels..][..self.channels]);
-        } else {
-            to.fill(0.0);
-        }
-    }
-}
 
 /// See [`conv::forward`](super::conv::forward).
 pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
@@ -111,124 +90,33 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
 
 /// See [`conv::input_gradient`](super::conv::input_gradient).
 ///
-/// Input pixels whose coordinates leave the same remainders by the stride meet the same taps: each such phase is a
-/// product of its own.
+/// The gradient of the windows of one row of the result at a time, of which each pixel adds up its places.
 pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Target) {
-    let (kh, kw) = sizes.kernel;
-    let (inputs, outputs, stride) = (sizes.inputs, sizes.outputs, sizes.stride);
-    let phases: Vec<Phase> = (0..stride.min(sizes.height))
-        .flat_map(|y| (0..stride.min(sizes.width)).map(move |x| (y, x)))
-        .map(|(y, x)| {
-            let taps: Vec<Tap> = taps(y, kh, sizes)
-                .flat_map(|(row, dy)| {
-                    taps(x, kw, sizes).map(move |(column, dx)| Tap {
-                        at: row * kw + column,
-                        dy,
-                        dx,
-                    })
-                })
-                .collect();
-            let weights = Panels::pack(isa, [taps.len() * outputs, inputs], |k, column| {
-                let (tap, output) = (taps[k / outputs].at, k % outputs);
-                weight[(output * inputs + column) * kh * kw + tap]
-            });
-            Phase { y, x, taps, weights }
-        })
-        .collect();
-    let gradient = Images {
-        pixels: dy,
-        height: sizes.out_height(),
-        width: sizes.out_width(),
-        channels: outputs,
-    };
-    // A band is `stride` input rows, from a multiple of the stride in its image; chunks are runs of bands through
-    // all images.
-    let per_image = sizes.height.div_ceil(stride);
-    let row = |band: usize| {
-        let (image, band) = (band / per_image, band % per_image);
-        image * sizes.height + (band * stride).min(sizes.height)
-    };
-    let deepest = phases.iter().map(|phase| phase.taps.len()).max().unwrap_or(0) * outputs;
-    let count = (CHUNK / (sizes.width.div_ceil(stride) * deepest).max(1)).max(1);
-    let bands = sizes.batch * per_image;
-    let mut chunks = Vec::with_capacity(bands.div_ceil(count));
-    let mut rest = dx;
-    for first in (0..bands).step_by(count) {
-        let end = bands.min(first + count);
-        let (out, tail) = rest.split_at((row(end) - row(first)) * sizes.width * inputs);
-        chunks.push((first..end, out));
-        rest = tail;
-    }
-    each(chunks, |(bands, mut out)| {
-        let start = row(bands.start);
-        for phase in &phases {
-            let columns = (sizes.width - phase.x).div_ceil(stride);
-            let lines: Vec<usize> = bands
-                .clone()
-                .filter(|band| band % per_image * stride + phase.y < sizes.height)
-                .collect();
-            let pixels = lines.len() * columns;
-            if pixels == 0 {
-                continue;
-            }
-            let depth = phase.taps.len() * outputs;
-            let mut result = Scratch::new(pixels * inputs);
-            if depth == 0 {
-                result.fill(0.0);
-            } else {
-                let mut windows = Scratch::new(pixels * depth);
-                let mut to = windows.chunks_exact_mut(outputs);
-                for band in &lines {
-                    let (image, band) = (band / per_image, band % per_image);
-                    for column in 0..columns {
-                        for (tap, to) in phase.taps.iter().zip(&mut to) {
-                            let (y, x) = (band as isize + tap.dy, column as isize + tap.dx);
-                            gradient.gather(image, y, x, to);
-                        }
-                    }
-                }
-                phase.weights.product(&windows, Target::Write(&mut result));
-            }
-            let mut pixels = result.chunks_exact(inputs);
-            for band in &lines {
-                let line = (row(*band) + phase.y - start) * sizes.width;
-                for (column, pixel) in (0..columns).zip(&mut pixels) {
-                    let at = (line + column * stride + phase.x) * inputs;
-                    out.range(at..at + inputs).take(pixel);
+    let Sizes { height, width, inputs, outputs, stride, padding, kernel, .. } = *sizes;
+    let (taps, out_width) = (kernel.0 * kernel.1, sizes.out_width());
+    let weights = Panels::pack(isa, [outputs, taps * inputs], |output, column| {
+        weight[(output * inputs + column % inputs) * taps + column / inputs]
+    });
+    let images = dy.chunks_exact(sizes.out_height() * out_width * outputs);
+    each(dx.chunks(height * width * inputs).zip(images).collect(), |(mut dx, dy)| {
+        if let Target::Write(dx) = &mut dx {
+            dx.fill(0.0);
+        }
+        let (dx, _) = dx.parts();
+        let mut windows = Scratch::new(out_width * taps * inputs);
+        for (row, dy) in dy.chunks_exact(out_width * outputs).enumerate() {
+            weights.product(dy, Target::Write(&mut windows));
+            for (place, window) in windows.chunks_exact(inputs).enumerate() {
+                let (column, tap) = (place / taps, place % taps);
+                let y = (row * stride + tap / kernel.1).wrapping_sub(padding);
+                let x = (column * stride + tap % kernel.1).wrapping_sub(padding);
+                if y < height && x < width {
+                    let at = (y * width + x) * inputs;
+                    Target::Add(&mut dx[at..at + inputs]).take(window);
                 }
             }
         }
     });
-}
-
-/// Input pixels of one remainder by the stride, and what reaches them.
-struct Phase {
-    y: usize,
-    x: usize,
-    taps: Vec<Tap>,
-    /// `[taps · outputs, inputs]`.
-    weights: Panels,
-}
-
-/// A tap of the kernel, and the pixel of the result it comes from, relative to the input pixel's over the stride.
-#[derive(Clone, Copy)]
-struct Tap {
-    at: usize,
-    dy: isize,
-    dx: isize,
-}
-
-/// The taps of one axis that meet inputs of remainder `phase`, with the offset of the result they come from.
-fn taps(
-    phase: usize,
-    kernel: usize,
-    sizes: &Sizes,
-) -> impl Iterator<Item = (usize, isize)> + Clone {
-    let (padding, stride) = (sizes.padding, sizes.stride as isize);
-    (0..kernel).filter_map(move |tap| {
-        let from = (phase + padding) as isize - tap as isize;
-        (from.rem_euclid(stride) == 0).then(|| (tap, from.div_euclid(stride)))
-    })
 }
 
 /// Rows of the result in one chunk.

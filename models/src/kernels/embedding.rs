@@ -196,10 +196,8 @@ impl Kernel for Gather<'_> {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
-    use proptest::prelude::*;
 
     use super::*;
-    use crate::composed;
     use crate::kernels::handover::deliver;
     use crate::kernels::testing::flat;
 
@@ -215,47 +213,6 @@ mod tests {
             Contribution::Dense { .. } => panic!("a table's gradient comes as rows"),
         });
         (out, rows.collect())
-    }
-
-    proptest! {
-        #[test]
-        fn rows_means_and_gradients_agree_with_the_composition(
-            (length, tokens) in (1usize..9, 1usize..5)
-                .prop_flat_map(|(length, batch)| (Just(length), prop::collection::vec(0u32..12, length * batch))),
-            dim in prop::sample::select(vec![1usize, 3, 17, 32]),
-        ) {
-            let shape = (tokens.len() / length, length);
-            let tokens = ids(&tokens, shape);
-            let table: Vec<f32> = (0..12 * dim).map(|i| (i as f32 * 0.7).sin()).collect();
-            let table = Var::from_vec(table, (12, dim), &Device::Cpu).unwrap();
-            for isa in Isa::available() {
-                let pairs = [
-                    (embedding(isa, &tokens, &table), composed::embedding(&tokens, &table)),
-                    (embedding_mean(isa, &tokens, &table), composed::embedding_mean(&tokens, &table)),
-                ];
-                for (ours, theirs) in pairs {
-                    let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
-                    prop_assert_eq!(ours.dims(), theirs.dims());
-                    for (a, b) in flat(&ours).iter().zip(flat(&theirs)) {
-                        prop_assert!((a - b).abs() <= 2e-6, "{a} {b}");
-                    }
-                    let loss = |ys: &Tensor| ys.sin().unwrap().sum_all().unwrap();
-                    let theirs = flat(loss(&theirs).backward().unwrap().get(&table).unwrap());
-                    let dense = flat(loss(&ours).backward().unwrap().get(&table).unwrap());
-                    for (a, b) in dense.iter().zip(theirs) {
-                        prop_assert!((a - b).abs() <= 1e-5, "{a} {b}");
-                    }
-                    let (store, rows) = rows_of(|| loss(&ours).backward().unwrap());
-                    prop_assert!(store.get(&table).is_none());
-                    let mut sum = vec![0.0; 12 * dim];
-                    rows[0].add_to(&mut sum);
-                    prop_assert_eq!(&sum, &dense);
-                    prop_assert_eq!(rows[0].table(), table.id());
-                    prop_assert!(rows[0].ids().is_sorted_by(|a, b| a < b) && !rows[0].ids().contains(&PAD));
-                    prop_assert_eq!(rows[0].rows().len(), rows[0].ids().len() * dim);
-                }
-            }
-        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ mod pinned;
 
 use std::cell::Cell;
 
-use candle_core::{
-    CpuStorage, DType, Device, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail,
-};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Tensor, Var, bail};
+
+use super::operand::with_values;
 
 pub use host::HostBuffer;
 
@@ -103,8 +103,7 @@ impl<T, F: FnOnce(&mut [f32]) -> T> InplaceOp1 for Lend<F, T> {
     }
 }
 
-/// Copies a gradient into its place in a flat slice, in row-major order and without a vector in
-/// between; transposed and otherwise strided gradients are read through their layout.
+/// Copies a gradient into its place in a flat slice, in row-major order.
 ///
 /// # Errors
 /// When `gradient` is not `f32`, or `into` does not have exactly its number of elements.
@@ -116,59 +115,14 @@ pub fn copy_gradient(gradient: &Tensor, into: &mut [f32]) -> Result<()> {
             into.len()
         );
     }
-    if !gradient.device().is_cpu() {
-        return copy_gradient(&gradient.to_device(&Device::Cpu)?, into);
-    }
-    let (storage, layout) = gradient.storage_and_layout();
-    let Storage::Cpu(CpuStorage::F32(values)) = &*storage else {
-        bail!("gradients are copied as f32, this one is {:?}", gradient.dtype());
-    };
-    if let Some((start, end)) = layout.contiguous_offsets() {
-        into.copy_from_slice(&values[start..end]);
-    } else {
-        copy_strided(&values[layout.start_offset()..], layout.dims(), layout.stride(), into);
-    }
-    Ok(())
-}
-
-/// Row-major copy of the elements that `dims` and `strides` name in `values`.
-fn copy_strided(values: &[f32], dims: &[usize], strides: &[usize], into: &mut [f32]) {
-    match (dims, strides) {
-        (&[], _) => into[0] = values[0],
-        (&[_], &[stride]) => {
-            for (i, into) in into.iter_mut().enumerate() {
-                *into = values[i * stride];
-            }
-        }
-        // Row after row of a transposed matrix would touch a cache line per element: go through
-        // it in square tiles, which read and write whole lines.
-        (&[rows, columns], &[row_stride, column_stride]) => {
-            const TILE: usize = 16;
-            for row in (0..rows).step_by(TILE) {
-                for column in (0..columns).step_by(TILE) {
-                    for r in row..rows.min(row + TILE) {
-                        for c in column..columns.min(column + TILE) {
-                            into[r * columns + c] = values[r * row_stride + c * column_stride];
-                        }
-                    }
-                }
-            }
-        }
-        _ => {
-            let block = dims[1..].iter().product::<usize>();
-            if block > 0 {
-                for (i, into) in into.chunks_exact_mut(block).enumerate() {
-                    copy_strided(&values[i * strides[0]..], &dims[1..], &strides[1..], into);
-                }
-            }
-        }
-    }
+    with_values(&gradient.to_device(&Device::Cpu)?, |values| {
+        into.copy_from_slice(values);
+        Ok(())
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     /// What variables of a GPU go through, on the processor.
@@ -192,31 +146,6 @@ mod tests {
         }
         assert_eq!(at_once[1].to_scalar::<f32>().unwrap(), -20.0);
         update_at_once(&[], &HostBuffer::default(), |_, _| panic!("there is none")).unwrap();
-    }
-
-    proptest! {
-        #[test]
-        fn a_gradient_is_copied_through_any_layout(
-            dims in prop::collection::vec(1usize..6, 1..5),
-            large in 1usize..40,
-            seed: u64,
-        ) {
-            let dims: Vec<usize> = dims.iter().enumerate().map(|(i, &d)| if i == 0 { large } else { d }).collect();
-            let count: usize = dims.iter().product();
-            let values: Vec<f32> = (0..count).map(|i| i as f32).collect();
-            let tensor = Tensor::from_vec(values, dims.clone(), &Device::Cpu).unwrap();
-            // A permutation and a window, from the seed.
-            let mut order: Vec<usize> = (0..dims.len()).collect();
-            order.rotate_left(seed as usize % dims.len());
-            order.swap(0, (seed >> 8) as usize % dims.len());
-            let view = tensor.permute(order).unwrap();
-            let dim = (seed >> 16) as usize % dims.len();
-            let length = 1 + (seed >> 24) as usize % view.dims()[dim];
-            let view = view.narrow(dim, view.dims()[dim] - length, length).unwrap();
-            let mut copied = vec![f32::NAN; view.elem_count()];
-            copy_gradient(&view, &mut copied).unwrap();
-            prop_assert_eq!(copied, view.flatten_all().unwrap().to_vec1::<f32>().unwrap());
-        }
     }
 
     #[test]

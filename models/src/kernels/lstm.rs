@@ -168,11 +168,9 @@ impl Bilstm {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
-    use proptest::prelude::*;
 
     use super::*;
-    use crate::composed;
-    use crate::kernels::testing::{are_slopes, close, flat, value_and_gradients, wave, widened};
+    use crate::kernels::testing::{flat, value_and_gradients, wave};
 
     /// xs and both directions' parameters, in PyTorch's order.
     fn operands(batch: usize, length: usize, dim: usize, hidden: usize, seed: f64) -> Vec<Var> {
@@ -187,91 +185,6 @@ mod tests {
         let [weight_ih, weight_hh, bias_ih, bias_hh] =
             [0, 1, 2, 3].map(|i| vars[i].as_tensor().clone());
         Lstm { weight_ih, weight_hh, bias_ih, bias_hh }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
-        #[test]
-        fn means_and_gradients_agree_with_the_composition(
-            // Padding in the middle and texts of nothing but padding among them.
-            (length, tokens) in (1usize..9, 1usize..6)
-                .prop_flat_map(|(length, batch)| (Just(length), prop::collection::vec(0u32..4, length * batch))),
-            dim in prop::sample::select(vec![1usize, 3, 17]),
-            hidden in prop::sample::select(vec![1usize, 3, 8, 17]),
-            seed in 0.1f64..3.0,
-        ) {
-            let batch = tokens.len() / length;
-            let ids = Tensor::from_vec(tokens, (batch, length), &Device::Cpu).unwrap();
-            let vars = operands(batch, length, dim, hidden, seed);
-            let (forward, reverse) = (lstm(&vars[1..]), lstm(&vars[5..]));
-            let theirs = composed::bilstm(&vars[0], &ids, &forward, &reverse).unwrap();
-            let expected = value_and_gradients(&theirs, 3.0, &vars);
-            for isa in Isa::available() {
-                let ours = bilstm(isa, &vars[0], &ids, &forward, &reverse).unwrap();
-                prop_assert_eq!(ours.dims(), theirs.dims());
-                let ours = value_and_gradients(&ours, 3.0, &vars);
-                close(isa, &ours[0], &expected[0], 2e-6)?;
-                for (ours, expected) in ours[1..].iter().zip(&expected[1..]) {
-                    close(isa, ours, expected, 2e-5)?;
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn gradients_follow_finite_differences_in_f64() {
-        let (batch, length, dim, hidden) = (3, 4, 2, 3);
-        let ids: Vec<u32> = vec![1, 2, 3, 4, 5, 6, 0, 0, 7, 0, 8, 0];
-        let vars = operands(batch, length, dim, hidden, 0.8);
-        let loss = |values: &[Vec<f64>]| -> f64 {
-            let mut total = 0.0;
-            for text in 0..batch {
-                let tokens = &ids[text * length..][..length];
-                let count = tokens.iter().filter(|&&id| id != 0).count() as f64;
-                for (first, reverse) in [(1, false), (5, true)] {
-                    let (w, u, b, d) = (
-                        &values[first],
-                        &values[first + 1],
-                        &values[first + 2],
-                        &values[first + 3],
-                    );
-                    let (mut h, mut c, mut sum) =
-                        (vec![0.0; hidden], vec![0.0; hidden], vec![0.0; hidden]);
-                    for i in 0..length {
-                        let t = if reverse { length - 1 - i } else { i };
-                        let x = &values[0][(text * length + t) * dim..][..dim];
-                        let gate = |g: usize, j: usize| {
-                            let row = g * hidden + j;
-                            let from_x: f64 = (0..dim).map(|k| w[row * dim + k] * x[k]).sum();
-                            let from_h: f64 = (0..hidden).map(|k| u[row * hidden + k] * h[k]).sum();
-                            from_x + from_h + b[row] + d[row]
-                        };
-                        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-                        let next: Vec<(f64, f64)> = (0..hidden)
-                            .map(|j| {
-                                let c = sigmoid(gate(1, j)) * c[j]
-                                    + sigmoid(gate(0, j)) * gate(2, j).tanh();
-                                (c, sigmoid(gate(3, j)) * c.tanh())
-                            })
-                            .collect();
-                        for (j, (cell, state)) in next.into_iter().enumerate() {
-                            let keep = f64::from(u8::from(tokens[t] != 0));
-                            (c[j], h[j]) = (keep * cell, keep * state);
-                            sum[j] += h[j];
-                        }
-                    }
-                    total += sum.iter().map(|sum| (3.0 * sum / count).sin()).sum::<f64>();
-                }
-            }
-            total
-        };
-        let mut values = widened(&vars);
-        let tokens = Tensor::from_slice(&ids, (batch, length), &Device::Cpu).unwrap();
-        for isa in Isa::available() {
-            let ys = bilstm(isa, &vars[0], &tokens, &lstm(&vars[1..]), &lstm(&vars[5..])).unwrap();
-            let all = value_and_gradients(&ys, 3.0, &vars);
-            are_slopes(isa, &all[1..], &mut values, loss, |_| 1e-4);
-        }
     }
 
     #[test]

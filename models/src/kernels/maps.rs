@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Result, Shape, Tensor, bail};
 
-use super::batch_norm::Moments;
 use super::handover;
 use super::memory::{Scratch, Target};
+use super::moments::Moments;
 use super::operand::{Operand, borrow, with_values};
 use super::values::{self, Values};
 use super::{Native, counts};

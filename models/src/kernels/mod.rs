@@ -7,7 +7,9 @@
 
 mod activation;
 pub(crate) mod batch_norm;
+mod channels;
 pub(crate) mod conv;
+pub(crate) mod conv_sizes;
 pub(crate) mod counts;
 pub(crate) mod cross_entropy;
 pub(crate) mod custom_op;
@@ -25,6 +27,7 @@ pub(crate) mod lstm;
 pub(crate) mod maps;
 pub(crate) mod max_pool;
 mod memory;
+mod moments;
 pub(crate) mod operand;
 pub mod optimizer;
 mod parallel;

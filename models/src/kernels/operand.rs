@@ -9,7 +9,10 @@ use candle_core::{
 use super::counts;
 
 /// Where the values of a contiguous operand lie: as many as its sizes say, so that a kernel may go by these.
-fn range<T: WithDType>(layout: &Layout) -> Result<Range<usize>> {
+///
+/// # Errors
+/// A layout that is not contiguous, or sizes whose product wraps.
+pub(crate) fn range<T: WithDType>(layout: &Layout) -> Result<Range<usize>> {
     match layout.contiguous_offsets() {
         Some((start, end)) if counts::elements(layout.dims()) == end.checked_sub(start) => {
             Ok(start..end)

@@ -13,11 +13,9 @@
 //! have; only the maxima are kept. Backward, one window per text and filter has a gradient, and no
 //! other is touched.
 
-use std::ops::Range;
-
 use candle_core::{Result, Shape, Tensor};
 
-use self::words::{FilterGroup, Peaks, Words};
+use self::words::{Bank, FilterGroup, Peaks, Words};
 use super::gemm::panel;
 use super::handover::Parts;
 use super::memory::Scratch;
@@ -66,35 +64,6 @@ pub(crate) fn conv1d_relu_max(
         let op = ConvMax { isa, ids, banks, parts, peaks: Saved::nothing() };
         apply(op, [xs, &parameters])
     })
-}
-
-/// Filters of one width.
-#[derive(Clone, Copy)]
-struct Bank {
-    /// The column of the first among those of all banks.
-    first: usize,
-    filters: usize,
-    width: usize,
-    /// Where the weights begin among the parameters; the biases follow.
-    start: usize,
-}
-
-impl Bank {
-    /// Its columns in the result.
-    fn columns(&self) -> Range<usize> {
-        self.first..self.first + self.filters
-    }
-
-    /// Where its weights `[F, D, K]` lie among the parameters.
-    fn weight(&self, dim: usize) -> Range<usize> {
-        self.start..self.start + self.filters * dim * self.width
-    }
-
-    /// Where its biases lie among the parameters.
-    fn bias(&self, dim: usize) -> Range<usize> {
-        let start = self.weight(dim).end;
-        start..start + self.filters
-    }
 }
 
 struct ConvMax {

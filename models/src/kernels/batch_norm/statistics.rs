@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, Var};
 
-use super::Moments;
+use crate::kernels::moments::Moments;
 use crate::kernels::operand::with_values;
 use crate::parameters::Running;
 

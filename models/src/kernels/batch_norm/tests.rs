@@ -1,141 +1,15 @@
-//! Every instruction set against the composition of candle operations, which adds a shift for real.
+//! How exact statistics and results are, what is refused, and what is in memory when.
 
 use candle_core::{DType, Device, Var};
-use proptest::prelude::*;
 
 use super::*;
 use crate::composed;
 use crate::kernels::Kernels;
-use crate::kernels::testing::{flat, on_threads};
 use crate::parameters::Gelu;
-
-/// What a step through the operation leaves behind.
-struct Step {
-    z: Tensor,
-    gradients: Vec<Tensor>,
-    running: [Tensor; 3],
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    batch: usize,
-    size: usize,
-    channels: usize,
-    activation: Activation,
-    residual: bool,
-    shift: bool,
-    gamma: bool,
-    train: bool,
-    offset: f64,
-}
 
 /// Running statistics of so many channels, as they begin.
 fn running(mean: &Tensor, variance: &Tensor) -> Running {
     Running { momentum: 0.3, ..Running::new(mean, variance).unwrap() }
-}
-
-fn gamma(case: Case) -> Result<Tensor> {
-    let ramp = Tensor::arange(0., case.channels as f32, &Device::Cpu)?;
-    if case.gamma { (ramp * 0.1)? + 0.5 } else { ramp.ones_like() }
-}
-
-fn step(
-    kernels: Kernels,
-    case: Case,
-    xs: &Tensor,
-    residual: &Tensor,
-    weight: &Tensor,
-) -> Result<Step> {
-    let cpu = &Device::Cpu;
-    let shape = (case.batch, case.size, case.size, case.channels);
-    let xs = Var::from_tensor(&(xs.reshape(shape)? + case.offset)?)?;
-    let residual = Var::from_tensor(&residual.reshape(shape)?)?;
-    let ramp = Tensor::arange(0., case.channels as f32, cpu)?;
-    let gamma = Var::from_tensor(&gamma(case)?)?;
-    let beta = Var::from_tensor(&((&ramp * -0.02)? + 0.1)?)?;
-    let bias = Var::from_tensor(&((&ramp * 0.7)?.sin()? * 0.5)?)?;
-    let shift = case.shift.then_some(bias.as_tensor());
-    let running = running(&(&ramp * 0.01)?, &((&ramp * 0.03)? + 0.7)?);
-    running.passes.set(&Tensor::new(3f32, cpu)?)?;
-    let scale = case.gamma.then_some(gamma.as_tensor());
-    let affine = Affine { shift, gamma: scale, beta: &beta };
-    let (activation, train) = (case.activation, case.train);
-    let z = match kernels {
-        Kernels::Candle => {
-            let shortcut = case.residual.then_some(residual.as_tensor());
-            composed::batch_norm(&xs, affine, &running, shortcut, activation, train)?
-        }
-        Kernels::Native(native) => {
-            let maps = |xs: &Var| Maps::new(native, xs.as_tensor());
-            let shortcut = if case.residual { Some(maps(&residual)?) } else { None };
-            batch_norm(&maps(&xs)?, affine, &running, shortcut.as_ref(), activation, train)?
-                .tensor()?
-        }
-    };
-    let loss = (&z * weight.reshape(shape)?)?.sum_all()?;
-    let store = loss.backward()?;
-    let mut wanted = vec![&xs, &beta];
-    if case.gamma {
-        wanted.push(&gamma);
-    }
-    if case.residual {
-        wanted.push(&residual);
-    }
-    if case.shift {
-        wanted.push(&bias);
-    }
-    let gradients = wanted.iter().map(|var| store.get(var).unwrap().clone()).collect();
-    let running = [running.mean, running.variance, running.passes].map(Var::into_inner);
-    Ok(Step { z, gradients, running })
-}
-
-/// The norm of the difference over the norm of `whole`, or over 1 if that is larger.
-fn error(a: &Tensor, b: &Tensor, whole: &Tensor) -> f64 {
-    let norm = |x: Tensor| {
-        let x: Vec<f64> = x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-        x.iter().map(|x| x * x).sum::<f64>().sqrt()
-    };
-    norm((a - b).unwrap()) / norm(whole.clone()).max(1.0)
-}
-
-fn check(case: Case) {
-    let len = case.batch * case.size * case.size * case.channels;
-    let draw = || Tensor::randn(0f32, 1., len, &Device::Cpu).unwrap();
-    let (xs, residual, weight) = (draw(), draw(), draw());
-    // Within rounding of ReLU's kink the two may rightly differ: nothing is asked for there.
-    let plain = Case { activation: Activation::Identity, ..case };
-    let before = step(Kernels::Candle, plain, &xs, &residual, &weight).unwrap().z;
-    let kink = if case.activation == Activation::Relu { 1e-4 } else { -1. };
-    let away = before.flatten_all().unwrap().abs().unwrap().gt(kink).unwrap();
-    let weight = (weight * away.to_dtype(DType::F32).unwrap()).unwrap();
-    let expected = step(Kernels::Candle, case, &xs, &residual, &weight).unwrap();
-    for kernels in Kernels::available().filter(|kernels| *kernels != Kernels::Candle) {
-        let found = step(kernels, case, &xs, &residual, &weight).unwrap();
-        let close_within = |what: &str, a: &Tensor, b: &Tensor, whole: &Tensor| {
-            let error = error(a, b, whole);
-            assert!(error < 2e-5, "{what} of {case:?} on {kernels}: relative error {error:e}");
-        };
-        let close = |what: &str, a: &Tensor, b: &Tensor| close_within(what, a, b, b);
-        close("result", &found.z, &expected.z);
-        for (i, (a, b)) in found.gradients.iter().zip(&expected.gradients).enumerate() {
-            let of = match i {
-                0 => "input gradient",
-                1 => "β gradient",
-                2 if case.gamma => "γ gradient",
-                _ if i == 2 + usize::from(case.gamma) && case.residual => "residual gradient",
-                // While training it is a sum that cancels: γ times β's says how large its summands are.
-                _ => {
-                    let whole = (gamma(case).unwrap() * &expected.gradients[1]).unwrap();
-                    close_within("shift gradient", a, b, &whole);
-                    continue;
-                }
-            };
-            close(of, a, b);
-        }
-        for (a, b) in found.running.iter().zip(&expected.running) {
-            close("running statistics", a, b);
-        }
-    }
 }
 
 const ACTIVATIONS: [Activation; 4] = [
@@ -144,57 +18,6 @@ const ACTIVATIONS: [Activation; 4] = [
     Activation::Gelu(Gelu::Exact),
     Activation::Gelu(Gelu::Tanh),
 ];
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn agrees_with_the_composition(
-        batch in 1..5_usize, size in 2..=9_usize,
-        channels in prop::sample::select(vec![1, 3, 8, 16, 17, 32, 40, 64, 100]),
-        activation in prop::sample::select(ACTIVATIONS.to_vec()),
-        residual: bool, shift: bool, gamma: bool, train: bool,
-    ) {
-        check(Case { batch, size, channels, activation, residual, shift, gamma, train, offset: 0.3 });
-    }
-}
-
-#[test]
-fn agrees_with_the_composition_at_small_sizes() {
-    for (channels, residual) in [(1, false), (9, true), (17, false)] {
-        let (batch, size, shift, gamma, train) = (1, 3, residual, true, true);
-        for activation in ACTIVATIONS {
-            check(Case {
-                batch,
-                size,
-                channels,
-                activation,
-                residual,
-                shift,
-                gamma,
-                train,
-                offset: 0.3,
-            });
-        }
-    }
-}
-
-#[test]
-fn spans_and_blocks_add_up() {
-    for (channels, residual) in [(16, false), (64, true), (200, false)] {
-        check(Case {
-            batch: 9,
-            size: 32,
-            channels,
-            activation: if residual { Activation::Relu } else { Activation::Gelu(Gelu::Exact) },
-            residual,
-            shift: !residual,
-            gamma: residual,
-            train: true,
-            offset: 0.0,
-        });
-    }
-}
 
 #[test]
 fn a_mean_far_from_zero_costs_the_statistics_no_digits() {
@@ -232,9 +55,9 @@ fn the_result_is_as_exact_as_documented() {
         let normalised = Normalised { isa, xs: values, scale, shift, activation };
         let mut z = vec![f32::NAN; xs.len()];
         let (scale, shift) = (&normalised.scale, &normalised.shift);
-        let (relu, residual, positive) = (false, None, None);
-        let mapping = Normalise { xs: &xs, scale, shift, residual, relu, z: &mut z, positive };
-        isa.run(Each { mapping, channels: CHANNELS });
+        let (activation, residual, positive) = (normalised.floor(), None, None);
+        let pass = Normalise { xs: &xs, scale, shift, residual, activation, z: &mut z, positive };
+        isa.run(Walk::without_sums(pass, CHANNELS));
         let inverse = statistics.inverse_deviation();
         let mut worst = [0.0_f64; CHANNELS];
         for (i, (x, z)) in xs.iter().zip(&z).enumerate() {
@@ -302,24 +125,19 @@ fn what_belongs_to_other_channels_is_refused() {
             assert!(lengths || constants, "{what} on {isa}: {message}");
         }
     };
-    let summed = |isa: Isa, summand: Gradients<Gate>| {
+    let summed = |isa: Isa, pass: Gradients<Gate>| {
         let (mut a, mut b) = (vec![0.0; CHANNELS], vec![0.0; CHANNELS]);
-        isa.run(Sums { summand, channels: CHANNELS, pixels: 2, to: [&mut a, &mut b] });
+        isa.run(Walk { pass, channels: CHANNELS, sums: [&mut a, &mut b] });
     };
-    refused("pivot", &|isa| {
-        let (mut a, mut b) = (vec![0.0; CHANNELS], vec![0.0; CHANNELS]);
-        let summand = sums::Deviations { xs, pivot: few };
-        isa.run(Sums { summand, channels: CHANNELS, pixels: 2, to: [&mut a, &mut b] });
-    });
     let gradients = |gate, mean| Gradients { xs, dz: xs, gate, mean, residual: None };
     refused("mean", &|isa| summed(isa, gradients(Gate::Open, few)));
     for (what, scale, shift) in [("gate's scale", few, all), ("gate's shift", all, few)] {
         refused(what, &|isa| summed(isa, gradients(Gate::Affine { scale, shift }, all)));
         refused(what, &|isa| {
             let mut z = vec![0.0; xs.len()];
-            let (z, positive) = (&mut z[..], None);
-            let mapping = Normalise { xs, scale, shift, residual: None, relu: true, z, positive };
-            isa.run(Each { mapping, channels: CHANNELS });
+            let (z, activation, positive) = (&mut z[..], Floor(0.0), None);
+            let pass = Normalise { xs, scale, shift, residual: None, activation, z, positive };
+            isa.run(Walk::without_sums(pass, CHANNELS));
         });
     }
     let affine = Gate::Affine { scale: all, shift: few };
@@ -332,8 +150,8 @@ fn what_belongs_to_other_channels_is_refused() {
         refused(what, &|isa| {
             let mut gradient = vec![0.0; xs.len()];
             let gradient = &mut gradient[..];
-            let mapping = Backward { xs, gate, by_gradient, by_input, constant, gradient };
-            isa.run(Each { mapping, channels: CHANNELS });
+            let pass = Backward { xs, gate, by_gradient, by_input, constant, gradient };
+            isa.run(Walk::without_sums(pass, CHANNELS));
         });
     }
 }
@@ -355,35 +173,6 @@ fn what_a_normalisation_computes_from_is_in_memory() {
         assert!(!first.values().in_memory(), "a normalisation alone has no pass over memory");
         let second = norm(&first);
         assert!(first.values().in_memory() && !second.values().in_memory());
-    }
-}
-
-#[test]
-fn any_number_of_threads_gives_the_same_bits() {
-    let case = Case {
-        batch: 8,
-        size: 24,
-        channels: 72,
-        activation: Activation::Relu,
-        residual: true,
-        shift: true,
-        gamma: true,
-        train: true,
-        offset: 0.0,
-    };
-    let len = case.batch * case.size * case.size * case.channels;
-    let draw = || Tensor::randn(0f32, 1., len, &Device::Cpu).unwrap();
-    let (xs, residual, weight) = (draw(), draw(), draw());
-    let kernels = Kernels::parse("auto").unwrap();
-    let run = |threads| {
-        let step = || step(kernels, case, &xs, &residual, &weight);
-        let step = on_threads(threads, step).unwrap();
-        let tensors = [vec![step.z], step.gradients, step.running.to_vec()].concat();
-        tensors.iter().map(flat).collect::<Vec<_>>()
-    };
-    let one = run(1);
-    for threads in [2, 3] {
-        assert!(one == run(threads), "{threads} threads");
     }
 }
 

@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Var};
 use proptest::prelude::*;
 
 use super::*;
-use crate::composed;
 use crate::kernels::simd::Isa;
-use crate::kernels::testing::{flat, on_threads};
+use crate::kernels::testing::on_threads;
 use crate::kernels::values::Compute;
 
 /// Uniform in ±0.5, from a seed.
@@ -119,24 +117,6 @@ fn check(sizes: &Sizes, seed: u64) {
     }
 }
 
-/// The composition of candle's operations, which computes convolutions where there is no kernel.
-fn check_composed(sizes: &Sizes, seed: u64) {
-    let [xs, w, dy] = operands(sizes, seed);
-    let expected = definition(sizes, &xs, &w, &dy);
-    let Sizes { batch, height, width, inputs, outputs, kernel, stride, padding } = *sizes;
-    let var = |values, shape| Var::from_vec(values, shape, &Device::Cpu).unwrap();
-    let xs = var(xs, (batch, height, width, inputs));
-    let w = var(w, (outputs, inputs, kernel.0, kernel.1));
-    let ys = composed::conv2d(&xs, &w, stride, padding, true).unwrap();
-    let dy = Tensor::from_vec(dy, ys.shape(), &Device::Cpu).unwrap();
-    let gradients = (&ys * dy).unwrap().sum_all().unwrap().backward().unwrap();
-    let found = [&ys, gradients.get(&xs).unwrap(), gradients.get(&w).unwrap()].map(flat);
-    for (i, what) in ["result", "input gradient", "weight gradient"].into_iter().enumerate() {
-        let error = error(&found[i], &expected[i], &[1e-2]);
-        assert!(error < 1e-5, "{what} of {sizes:?}, composed: relative error {error:e}");
-    }
-}
-
 fn channels() -> impl Strategy<Value = usize> {
     prop::sample::select(vec![1, 3, 12, 16, 17, 32, 33])
 }
@@ -164,7 +144,6 @@ proptest! {
         prop_assume!(height + 2 * padding >= kernel.0 && width + 2 * padding >= kernel.1);
         let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
         check(&sizes, seed);
-        check_composed(&sizes, seed);
     }
 }
 
@@ -202,30 +181,6 @@ fn stride_1_at_small_sizes() {
 #[test]
 fn stride_2_at_small_sizes() {
     check_small(13, (3, 3), 2);
-}
-
-/// Of 512 channels, in one chunk and in several: no element of a result is off by more than these parts of the largest
-/// one's size.
-#[test]
-fn no_element_of_512_channels_is_off_by_more_than_documented() {
-    for (batch, size, outputs, stride, documented) in [
-        (2, 4, 512, 1, [6.0e-6, 6.0e-6, 4.0e-6]),
-        (33, 8, 16, 1, [1.7e-5, 6.0e-6, 6.0e-6]),
-        (2, 8, 128, 2, [2.0e-6, 4.5e-6, 1.2e-6]),
-    ] {
-        let sizes = square(batch, size, 512, outputs, stride);
-        let [xs, w, dy] = operands(&sizes, 1);
-        let expected = definition(&sizes, &xs, &w, &dy);
-        for isa in Isa::available() {
-            let found = computed(Native { isa, precise: false }, &sizes, &xs, &w, &dy);
-            for ((found, expected), documented) in found.iter().zip(&expected).zip(documented) {
-                let largest = expected.iter().fold(0.0_f64, |largest, x| largest.max(x.abs()));
-                let off = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
-                let off = off.fold(0.0, f64::max) / largest;
-                assert!(off <= documented, "{sizes:?} on {isa}: {off:e} and not {documented:e}");
-            }
-        }
-    }
 }
 
 #[test]
@@ -290,8 +245,8 @@ fn values_computed_when_they_are_read_give_the_same_bits() {
 const DOCUMENTED: [(usize, bool, [f64; 3]); 4] = [
     (1, false, [2.1e-6, 1.9e-6, 1.3e-6]),
     (2, false, [8.0e-7, 8.0e-7, 4.0e-7]),
-    (1, true, [4.2e-7, 3.9e-7, 1.3e-7]),
-    (2, true, [4.2e-7, 2.4e-7, 1.2e-7]),
+    (1, true, [4.2e-7, 1.7e-7, 1.3e-7]),
+    (2, true, [4.2e-7, 1.7e-7, 1.2e-7]),
 ];
 
 #[test]
@@ -305,6 +260,7 @@ fn rounding_errors_are_those_documented() {
             let found = computed(native, &sizes, &xs, &w, &dy);
             for ((found, expected), documented) in found.iter().zip(&expected).zip(documented) {
                 let error = error(found, expected, &[]);
+                println!("stride {stride}, {native:?}: {error:e} of {documented:e}");
                 assert!(
                     (0.75 * documented..documented).contains(&error),
                     "stride {stride}, {native:?}: {error:e} instead of {documented:e}"

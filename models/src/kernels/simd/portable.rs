@@ -1,7 +1,7 @@
 //! Eight lanes in plain Rust: the compiler vectorises them with what the target's baseline has (NEON on aarch64, SSE2
 //! on x86-64).
 
-use super::{Kernel, Simd};
+use super::lanes::{Kernel, Simd};
 
 /// The token of the portable set, which every CPU has.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd, lane_by_lane};
+use super::lanes::{self, Kernel, Simd};
 
 /// The token of AVX2 with FMA.
 #[derive(Clone, Copy)]
@@ -243,7 +243,7 @@ impl Simd for Avx512 {
         // SAFETY: the caller vouches for nine elements of each lane, the token for the instruction set.
         unsafe {
             if n < Self::LANES {
-                return lane_by_lane::load(self, p, stride, n);
+                return lanes::load(self, p, stride, n);
             }
             let [a, b, c, d] = self.load_fours(p, stride);
             let [e, f, g, h] = self.load_fours(p.add(4), stride);
@@ -257,7 +257,7 @@ impl Simd for Avx512 {
         // SAFETY: the caller vouches for nine elements of each lane, the token for the instruction set.
         unsafe {
             if n < Self::LANES {
-                return lane_by_lane::store_nines(self, p, stride, n, nines);
+                return lanes::store_nines(self, p, stride, n, nines);
             }
             let [a, b, c, d, e, f, g, h, last] = nines;
             store_fours(p, stride, [a, b, c, d]);

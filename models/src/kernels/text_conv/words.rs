@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::Bank;
 use crate::kernels::memory::{Scratch, Target};
 use crate::kernels::projection::Panels;
 use crate::kernels::simd::{Isa, Kernel, Simd};
@@ -10,6 +9,35 @@ use crate::kernels::simd::{Isa, Kernel, Simd};
 /// Words that are multiplied at a time: their rows stay in the second-level cache while all taps of
 /// a group pass over them.
 const BLOCK: usize = 256;
+
+/// Filters of one width.
+#[derive(Clone, Copy)]
+pub(super) struct Bank {
+    /// The column of the first among those of all banks.
+    pub(super) first: usize,
+    pub(super) filters: usize,
+    pub(super) width: usize,
+    /// Where the weights begin among the parameters; the biases follow.
+    pub(super) start: usize,
+}
+
+impl Bank {
+    /// Its columns in the result.
+    pub(super) fn columns(&self) -> Range<usize> {
+        self.first..self.first + self.filters
+    }
+
+    /// Where its weights `[F, D, K]` lie among the parameters.
+    pub(super) fn weight(&self, dim: usize) -> Range<usize> {
+        self.start..self.start + self.filters * dim * self.width
+    }
+
+    /// Where its biases lie among the parameters.
+    pub(super) fn bias(&self, dim: usize) -> Range<usize> {
+        let start = self.weight(dim).end;
+        start..start + self.filters
+    }
+}
 
 /// Each word of some texts once.
 pub(super) struct Words {

@@ -5,7 +5,7 @@ use super::algorithm::unit;
 use super::tiles::Tiling;
 use super::weights::Side;
 use super::{Pass, inputs, outputs};
-use crate::kernels::conv::Sizes;
+use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::max_pool::{self, Maxima};
 use crate::kernels::simd::Isa;
 use crate::kernels::values::Source;

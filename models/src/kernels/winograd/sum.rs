@@ -6,7 +6,7 @@ use super::algorithm::{Map, TAPS};
 use super::tiles::{Layout, MATRICES, Tiling, ToPoints, stride};
 use super::weights::PointsToWeight;
 use super::{SMALL_BLOCK, chunk_rows, to_points};
-use crate::kernels::conv::Sizes;
+use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::gemm::{Gemm, Left, Right, panel};
 use crate::kernels::memory::{Scratch, Target};
 use crate::kernels::parallel::{each, threads};

@@ -1,9 +1,8 @@
 //! The mean and the variance of each channel.
 
-use super::span;
-use super::sums::{Deviations, Sums};
-use crate::kernels::parallel::each;
-use crate::kernels::simd::Isa;
+use super::channels::{At, Pass, Walk, load, span};
+use super::parallel::each;
+use super::simd::{Isa, Simd};
 
 /// What the mean and the variance of each channel of some pixels come from.
 ///
@@ -32,8 +31,8 @@ impl Moments {
         let three = pixel(0).zip(pixel(pixels / 2)).zip(pixel(pixels - 1));
         let pivot = three.map(|((a, b), c)| a.min(*b).max(a.max(*b).min(*c))).collect::<Vec<_>>();
         let (mut sum, mut square) = (vec![0.0; channels], vec![0.0; channels]);
-        let summand = Deviations { xs, pivot: &pivot };
-        isa.run(Sums { summand, channels, pixels, to: [&mut sum, &mut square] });
+        let pass = Deviations { xs, pivot: &pivot };
+        isa.run(Walk { pass, channels, sums: [&mut sum, &mut square] });
         Self { pixels, pivot, sum, square }
     }
 
@@ -73,7 +72,7 @@ impl Moments {
     }
 
     /// Pixels.
-    pub(super) fn pixels(&self) -> usize {
+    pub(crate) fn pixels(&self) -> usize {
         self.pixels
     }
 
@@ -89,6 +88,40 @@ impl Moments {
             (mean + f64::from(*pivot), variance)
         };
         self.sum.iter().zip(&self.square).zip(&self.pivot).map(channel).unzip()
+    }
+}
+
+/// Deviations from a pivot: their sum and the sum of their squares.
+struct Deviations<'a> {
+    xs: &'a [f32],
+    pivot: &'a [f32],
+}
+
+impl Pass for Deviations<'_> {
+    const SUMS: bool = true;
+
+    fn len(&self, channels: usize, _: usize) -> usize {
+        assert_eq!(self.pivot.len(), channels);
+        self.xs.len()
+    }
+
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 5] {
+        // SAFETY: the caller's promise.
+        let pivot = unsafe { load::<S, PARTIAL>(s, self.pivot, at) };
+        [pivot, s.zero(), s.zero(), s.zero(), s.zero()]
+    }
+
+    #[inline(always)]
+    unsafe fn visit<S: Simd, const PARTIAL: bool>(
+        &mut self,
+        s: S,
+        [pivot, ..]: &[S::V; 5],
+        at: At,
+    ) -> (S::V, S::V) {
+        // SAFETY: the caller's promise.
+        let deviation = unsafe { s.sub(load::<S, PARTIAL>(s, self.xs, at), *pivot) };
+        (deviation, deviation)
     }
 }
 
