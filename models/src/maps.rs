@@ -36,6 +36,18 @@ impl Maps {
         }))
     }
 
+    /// What these become: by the kernels, or of a tensor.
+    pub(crate) fn become_maps(
+        &self,
+        by_kernels: impl FnOnce(&kernels::maps::Maps) -> Result<kernels::maps::Maps>,
+        of_tensor: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Self> {
+        Ok(Self(match &self.0 {
+            Carrier::Native(maps) => Carrier::Native(by_kernels(maps)?),
+            Carrier::Tensor(maps) => Carrier::Tensor(of_tensor(maps)?),
+        }))
+    }
+
     /// The maps as a tensor `[batch, height, width, channels]`; its gradient flows back into them.
     ///
     /// # Errors

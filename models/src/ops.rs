@@ -47,14 +47,10 @@ pub fn conv2d(
     input_gradient: bool,
 ) -> Result<Maps> {
     Sizes::new(xs.dims()?, weight.dims4()?, stride, padding)?;
-    Ok(Maps(match &xs.0 {
-        Carrier::Native(xs) => {
-            Carrier::Native(kernels::conv::conv2d(xs, weight, stride, padding, input_gradient)?)
-        }
-        Carrier::Tensor(xs) => {
-            Carrier::Tensor(convolved(xs, weight, stride, padding, input_gradient)?)
-        }
-    }))
+    xs.become_maps(
+        |xs| kernels::conv::conv2d(xs, weight, stride, padding, input_gradient),
+        |xs| convolved(xs, weight, stride, padding, input_gradient),
+    )
 }
 
 /// [`conv2d`] of a tensor.
@@ -74,14 +70,10 @@ fn convolved(
 pub fn conv2d_max_pool(xs: &Maps, weight: &Tensor, padding: usize, size: usize) -> Result<Maps> {
     let sizes = Sizes::new(xs.dims()?, weight.dims4()?, 1, padding)?;
     window_fits(sizes.out_height(), sizes.out_width(), size)?;
-    Ok(Maps(match &xs.0 {
-        Carrier::Native(xs) => {
-            Carrier::Native(kernels::conv::conv2d_max_pool(xs, weight, padding, size)?)
-        }
-        Carrier::Tensor(xs) => {
-            Carrier::Tensor(composed::max_pool(&convolved(xs, weight, 1, padding, true)?, size)?)
-        }
-    }))
+    xs.become_maps(
+        |xs| kernels::conv::conv2d_max_pool(xs, weight, padding, size),
+        |xs| composed::max_pool(&convolved(xs, weight, 1, padding, true)?, size),
+    )
 }
 
 /// Batch normalisation of `xs [B, H, W, C]`, plus [`Affine::shift`] if there is one, over all dimensions but the last,
@@ -126,17 +118,16 @@ pub fn batch_norm(
         );
     }
     let differ = "batch_norm: the input and the residual were made for different kernels";
-    let carrier = match &xs.0 {
-        Carrier::Native(xs) => {
+    xs.become_maps(
+        |xs| {
             let residual = match residual.map(|residual| &residual.0) {
                 None => None,
                 Some(Carrier::Native(residual)) => Some(residual),
                 Some(Carrier::Tensor(_)) => bail!("{differ}"),
             };
-            let batch_norm = kernels::batch_norm::batch_norm;
-            Carrier::Native(batch_norm(xs, affine, running, residual, activation, train)?)
-        }
-        Carrier::Tensor(xs) => {
+            kernels::batch_norm::batch_norm(xs, affine, running, residual, activation, train)
+        },
+        |xs| {
             let residual = match residual.map(|residual| &residual.0) {
                 None => None,
                 Some(Carrier::Tensor(residual)) => Some(residual),
@@ -144,20 +135,19 @@ pub fn batch_norm(
             };
             let fused = fused::takes(xs);
             let batch_norm = if fused { fused::batch_norm } else { composed::batch_norm };
-            Carrier::Tensor(batch_norm(xs, affine, running, residual, activation, train)?)
-        }
-    };
-    Ok(Maps(carrier))
+            batch_norm(xs, affine, running, residual, activation, train)
+        },
+    )
 }
 
 /// `xs [B, H, W, C]` plus `bias [C]`, then the activation.
 pub fn bias(xs: &Maps, bias: &Tensor, activation: Activation) -> Result<Maps> {
     let (_, _, _, channels) = xs.dims()?;
     fits("bias", bias, &[channels])?;
-    Ok(Maps(match &xs.0 {
-        Carrier::Native(xs) => Carrier::Native(kernels::batch_norm::bias(xs, bias, activation)?),
-        Carrier::Tensor(xs) => Carrier::Tensor(composed::bias(xs, bias, activation)?),
-    }))
+    xs.become_maps(
+        |xs| kernels::batch_norm::bias(xs, bias, activation),
+        |xs| composed::bias(xs, bias, activation),
+    )
 }
 
 /// Mean over height and width: `[B, H, W, C]` to `[B, C]`.
@@ -176,10 +166,7 @@ pub fn global_average_pool(xs: &Maps) -> Result<Tensor> {
 pub fn max_pool(xs: &Maps, size: usize) -> Result<Maps> {
     let (_, height, width, _) = xs.dims()?;
     window_fits(height, width, size)?;
-    Ok(Maps(match &xs.0 {
-        Carrier::Native(xs) => Carrier::Native(kernels::max_pool::max_pool(xs, size)?),
-        Carrier::Tensor(xs) => Carrier::Tensor(composed::max_pool(xs, size)?),
-    }))
+    xs.become_maps(|xs| kernels::max_pool::max_pool(xs, size), |xs| composed::max_pool(xs, size))
 }
 
 /// The parameter-free shortcut of He et al. 2016 (option A): every second row and column of
@@ -193,10 +180,10 @@ pub fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
     if counts::elements(&shape).is_none() {
         bail!("shortcut_a: no memory has the elements of {shape:?}");
     }
-    Ok(Maps(match &xs.0 {
-        Carrier::Native(xs) => Carrier::Native(kernels::pool::shortcut_a(xs, channels)?),
-        Carrier::Tensor(xs) => Carrier::Tensor(composed::shortcut_a(xs, channels)?),
-    }))
+    xs.become_maps(
+        |xs| kernels::pool::shortcut_a(xs, channels),
+        |xs| composed::shortcut_a(xs, channels),
+    )
 }
 
 /// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`.

@@ -78,6 +78,8 @@ fn moments(images: &[f32], [height, width, channels]: [usize; 3], side: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::maps::Maps;
+    use crate::ops;
 
     fn images(count: usize, height: usize, width: usize, channels: usize) -> Tensor {
         // Neighbours that are alike, as in pictures.
@@ -93,28 +95,10 @@ mod tests {
     }
 
     /// Every output of the convolution of those images, filter by filter.
-    fn outputs(images: &Tensor, weight: &Tensor, side: usize) -> Vec<Vec<f64>> {
-        let (count, height, width, channels) = images.dims4().unwrap();
-        let pixels: Vec<f32> = images.flatten_all().unwrap().to_vec1().unwrap();
-        let filters: Vec<f32> = weight.flatten_all().unwrap().to_vec1().unwrap();
-        let mut all = Vec::new();
-        for filter in filters.chunks(channels * side * side) {
-            let mut of = Vec::new();
-            for (image, y, x) in (0..count)
-                .flat_map(|i| (0..=height - side).map(move |y| (i, y)))
-                .flat_map(|(i, y)| (0..=width - side).map(move |x| (i, y, x)))
-            {
-                let mut sum = 0.0;
-                for (at, w) in filter.iter().enumerate() {
-                    let (c, row, column) = (at / (side * side), at / side % side, at % side);
-                    let pixel = (image * height + y + row) * width + x + column;
-                    sum += f64::from(*w) * f64::from(pixels[pixel * channels + c]);
-                }
-                of.push(sum);
-            }
-            all.push(of);
-        }
-        all
+    fn outputs(images: &Tensor, weight: &Tensor) -> Vec<Vec<f64>> {
+        let ys = ops::conv2d(&Maps::new(images).unwrap(), weight, 1, 0, false).unwrap();
+        let ys = ys.tensor().unwrap().flatten(0, 2).unwrap().t().unwrap().to_vec2::<f32>().unwrap();
+        ys.into_iter().map(|ys| ys.into_iter().map(f64::from).collect()).collect()
     }
 
     #[test]
@@ -124,7 +108,7 @@ mod tests {
             let weight = weight(&images, side).unwrap();
             let half = filters(side, channels) / 2;
             assert_eq!(weight.dims(), [2 * half, channels, side, side]);
-            let outputs = outputs(&images, &weight, side);
+            let outputs = outputs(&images, &weight);
             let mean = |a: &[f64], b: &[f64]| {
                 a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / a.len() as f64
             };

@@ -165,6 +165,10 @@ fn rooms_and_their_modules_stand_in_no_circle() {
         let graph = Graph::read(&format!("gradwire_{name}"), &root);
         assert_eq!(graph.arrows.is_empty(), name == "registry", "{name}");
         without_circle(&graph, name, |module| Some(Graph::room(module)));
+        // The kernels' room is the largest: no circle is among its modules either.
+        if name == "models" {
+            without_circle(&graph, name, |module| Some(module.join("::")));
+        }
     }
 }
 

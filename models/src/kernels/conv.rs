@@ -24,7 +24,7 @@ use super::memory::{Scratch, Target};
 use super::moments::Moments;
 use super::operand::with_values;
 use super::profile::{Kind, timed};
-use super::values::{Source, Values};
+use super::values::Values;
 use super::{Native, direct, winograd};
 
 /// Whether minimal filtering computes it: it must apply, and there must be enough channels for the transforms to cost less
@@ -42,7 +42,7 @@ fn minimal(sizes: &Sizes, native: Native) -> bool {
 pub(crate) fn forward(
     native: Native,
     sizes: &Sizes,
-    xs: Source,
+    xs: &Values,
     weight: &[f32],
     ys: &mut [f32],
 ) -> Moments {
@@ -61,7 +61,7 @@ pub(crate) fn input_gradient(
     native: Native,
     sizes: &Sizes,
     weight: &[f32],
-    dy: Source,
+    dy: &Values,
     dx: Target,
 ) {
     assert_eq!((dy.len(), weight.len()), (sizes.output_len(), sizes.weight_len()));
@@ -77,8 +77,8 @@ pub(crate) fn input_gradient(
 pub(crate) fn weight_gradient(
     native: Native,
     sizes: &Sizes,
-    xs: Source,
-    dy: Source,
+    xs: &Values,
+    dy: &Values,
     dw: &mut [f32],
 ) {
     assert_eq!((xs.len(), dy.len()), (sizes.input_len(), sizes.output_len()));
@@ -102,7 +102,7 @@ pub(crate) fn conv2d(
     let values = xs.values();
     let mut ys = Scratch::new(sizes.output_len());
     let moments = with_values(weight, |weight| {
-        let run = || forward(xs.native, &sizes, (&values).into(), weight, &mut ys);
+        let run = || forward(xs.native, &sizes, &values, weight, &mut ys);
         Ok(timed(Kind::Convolution, sizes.products(), run))
     })?;
     let shape = [sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs];
@@ -134,8 +134,7 @@ pub(crate) fn conv2d_max_pool(
     let values = xs.values();
     with_values(weight, |weight| {
         timed(Kind::Convolution, sizes.products(), || {
-            let xs = (&values).into();
-            winograd::pooled::forward(native.isa, &sizes, xs, weight, &mut ys, &mut winners);
+            winograd::pooled::forward(native.isa, &sizes, &values, weight, &mut ys, &mut winners);
         });
         Ok(())
     })?;
@@ -175,12 +174,12 @@ impl Backward for Conv {
     fn backward(&self, dy: Values, weight: &[f32], dw: &mut [f32]) -> Result<()> {
         let Self { native, sizes, xs, gradient } = self;
         timed(Kind::ConvolutionWeight, sizes.products(), || {
-            weight_gradient(*native, sizes, xs.into(), (&dy).into(), dw);
+            weight_gradient(*native, sizes, xs, &dy, dw);
         });
         if let Some(gradient) = gradient {
             gradient.receive(sizes.input_len(), |dx| {
                 timed(Kind::ConvolutionInput, sizes.products(), || {
-                    input_gradient(*native, sizes, weight, (&dy).into(), dx);
+                    input_gradient(*native, sizes, weight, &dy, dx);
                 });
             });
         }

@@ -2,8 +2,8 @@
 //!
 //! A map from element to element costs next to nothing beside writing its result to memory and reading it again. So a
 //! batch norm hands over how its values are computed. Of the result the convolution that takes it computes the
-//! [window](Source::window) it is about to transform, in the cache, and nobody ever has it whole; of the gradient the
-//! first to read it [makes each part](Source::in_parts), where the gradient it comes from lies.
+//! [window](Values::window) it is about to transform, in the cache, and nobody ever has it whole; of the gradient the
+//! first to read it [makes each part](Values::in_parts), where the gradient it comes from lies.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -93,6 +93,53 @@ impl Values {
             }
         }
     }
+
+    /// The same, to be lent to jobs that each take a [window](Self::window): of a map all values are in memory then.
+    pub(crate) fn for_jobs(&self) -> &Self {
+        if self.0.mapped {
+            self.whole();
+        }
+        self
+    }
+
+    /// Those of `range`, whole pixels: computed for this one use, unless they are in memory or a map, which cannot be
+    /// computed elsewhere than in its place.
+    pub(crate) fn window(&self, range: Range<usize>) -> Window<'_> {
+        if self.0.memory.get().is_some() || self.0.mapped {
+            return Window::Memory(&self.whole()[range]);
+        }
+        let mut window = Scratch::new(range.len());
+        self.0.recipe().compute(range, &mut window);
+        Window::Computed(window)
+    }
+
+    /// Lends them in parts that end at `ends`, the last of them at the end, to one who makes every part; then all are in
+    /// memory.
+    pub(crate) fn in_parts<R>(
+        &self,
+        ends: impl Iterator<Item = usize>,
+        make: impl FnOnce(Vec<LentPart>) -> R,
+    ) -> R {
+        let (shared, mut start, mut parts) = (&*self.0, 0, Vec::new());
+        if let Some(whole) = shared.memory.get() {
+            for end in ends {
+                parts.push(LentPart::Made(&whole[start..end]));
+                start = end;
+            }
+            return make(parts);
+        }
+        let (recipe, mut memory) = (shared.recipe(), shared.place());
+        let mut rest = &mut memory[..];
+        for end in ends {
+            let (part, behind) = rest.split_at_mut(end - start);
+            parts.push(LentPart::Unmade(part, recipe, start..end));
+            (rest, start) = (behind, end);
+        }
+        assert!(rest.is_empty(), "parts end before the values do");
+        let result = make(parts);
+        shared.memory.get_or_init(|| memory);
+        result
+    }
 }
 
 impl Shared {
@@ -125,106 +172,9 @@ impl Shared {
     }
 }
 
-/// Values that an operation reads, all of them or some at a time.
-#[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
-    /// These.
-    Memory(&'a [f32]),
-    /// Those, which may have to be computed.
-    Values(&'a Values),
-}
-
-impl<'a> From<&'a Values> for Source<'a> {
-    fn from(values: &'a Values) -> Self {
-        Self::Values(values)
-    }
-}
-
-impl<'a> From<&'a [f32]> for Source<'a> {
-    fn from(memory: &'a [f32]) -> Self {
-        Self::Memory(memory)
-    }
-}
-
-impl<'a> Source<'a> {
-    /// Elements.
-    pub(crate) fn len(self) -> usize {
-        match self {
-            Self::Memory(memory) => memory.len(),
-            Self::Values(values) => values.len(),
-        }
-    }
-
-    /// All of them in memory.
-    pub(crate) fn whole(self) -> &'a [f32] {
-        match self {
-            Self::Memory(memory) => memory,
-            Self::Values(values) => values.whole(),
-        }
-    }
-
-    /// The same, to be lent to jobs that each take a [window](Self::window): of a map all values are in memory then.
-    pub(crate) fn for_jobs(self) -> Self {
-        if let Self::Values(Values(shared)) = self
-            && shared.mapped
-        {
-            self.whole();
-        }
-        self
-    }
-
-    /// Those of `range`, whole pixels: computed for this one use, unless they are in memory or a map, which cannot be
-    /// computed elsewhere than in its place.
-    pub(crate) fn window(self, range: Range<usize>) -> Window<'a> {
-        match self {
-            Self::Values(Values(shared)) if shared.memory.get().is_none() && !shared.mapped => {
-                let mut window = Scratch::new(range.len());
-                shared.recipe().compute(range, &mut window);
-                Window::Computed(window)
-            }
-            _ => Window::Memory(&self.whole()[range]),
-        }
-    }
-
-    /// Lends them in parts that end at `ends`, the last of them at the end, to one who makes every part; then all are in
-    /// memory.
-    pub(crate) fn in_parts<R>(
-        self,
-        ends: impl Iterator<Item = usize>,
-        make: impl FnOnce(Vec<LentPart>) -> R,
-    ) -> R {
-        match self {
-            Self::Values(Values(shared)) if shared.memory.get().is_none() => {
-                let (recipe, mut memory) = (shared.recipe(), shared.place());
-                let (mut rest, mut start) = (&mut memory[..], 0);
-                let mut parts = Vec::new();
-                for end in ends {
-                    let (part, behind) = rest.split_at_mut(end - start);
-                    parts.push(LentPart(Lent::Unmade(part, recipe, start..end)));
-                    (rest, start) = (behind, end);
-                }
-                assert!(rest.is_empty(), "parts end before the values do");
-                let result = make(parts);
-                shared.memory.get_or_init(|| memory);
-                result
-            }
-            _ => {
-                let (whole, mut start) = (self.whole(), 0);
-                let part = |end| {
-                    let part = LentPart(Lent::Made(&whole[start..end]));
-                    start = end;
-                    part
-                };
-                make(ends.map(part).collect())
-            }
-        }
-    }
-}
-
-/// A part of some values, lent by [`Source::in_parts`].
-pub(crate) struct LentPart<'a>(Lent<'a>);
-
-enum Lent<'a> {
+/// A part of some values, lent by [`Values::in_parts`].
+pub(crate) enum LentPart<'a> {
+    /// It is in memory.
     Made(&'a [f32]),
     /// Where it goes, how it is computed, and which it is.
     Unmade(&'a mut [f32], &'a dyn Compute, Range<usize>),
@@ -233,9 +183,9 @@ enum Lent<'a> {
 impl<'a> LentPart<'a> {
     /// The values.
     pub(crate) fn make(self) -> &'a [f32] {
-        match self.0 {
-            Lent::Made(part) => part,
-            Lent::Unmade(part, recipe, range) => {
+        match self {
+            Self::Made(part) => part,
+            Self::Unmade(part, recipe, range) => {
                 recipe.compute(range, part);
                 part
             }
@@ -293,13 +243,12 @@ mod tests {
     fn values_are_the_same_however_they_are_read() {
         const LEN: usize = 3 * SPAN;
         let values = Values::computed(LEN, Double);
-        let source = Source::from(&values);
-        assert_eq!(source.len(), LEN);
-        assert!(matches!(source.window(3..9), Window::Computed(_)));
-        assert_eq!(&*source.window(3..9), doubles(3..9));
-        assert_eq!(source.whole(), doubles(0..LEN));
-        assert!(matches!(source.window(3..9), Window::Memory(_)));
-        assert_eq!(&*source.window(3..9), doubles(3..9));
+        assert_eq!(values.len(), LEN);
+        assert!(matches!(values.window(3..9), Window::Computed(_)));
+        assert_eq!(&*values.window(3..9), doubles(3..9));
+        assert_eq!(values.whole(), doubles(0..LEN));
+        assert!(matches!(values.window(3..9), Window::Memory(_)));
+        assert_eq!(&*values.window(3..9), doubles(3..9));
         assert_eq!(&*values.clone().into_memory(), doubles(0..LEN));
         assert_eq!(&*values.into_memory(), doubles(0..LEN));
         assert_eq!(&*Values::computed(6, Double).into_memory(), doubles(0..6));
@@ -327,15 +276,14 @@ mod tests {
         };
         let made = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
         let values = Values::mapped(raw(), Count);
-        let source = Source::from(&values);
         for _ in 0..2 {
-            let parts = source.in_parts([4, 6].into_iter(), |parts| {
+            let parts = values.in_parts([4, 6].into_iter(), |parts| {
                 parts.into_iter().map(|part| part.make().to_vec()).collect::<Vec<_>>()
             });
             assert_eq!(parts, [&made[..4], &made[4..]]);
         }
         assert_eq!(values.whole(), made);
-        assert_eq!(&*Source::from(&Values::mapped(raw(), Count)).window(2..4), &made[2..4]);
+        assert_eq!(&*Values::mapped(raw(), Count).window(2..4), &made[2..4]);
         assert_eq!(&*Values::mapped(raw(), Count).into_memory(), made);
     }
 
@@ -344,15 +292,13 @@ mod tests {
         let mut raw = Scratch::new(6);
         raw.fill(10.0);
         let values = Values::mapped(raw, Count);
-        let source = Source::from(&values);
-        let whole = source.for_jobs().window(0..6);
+        let whole = values.for_jobs().window(0..6);
         assert!(matches!(whole, Window::Memory([10.0, 11.0, 12.0, 13.0, 14.0, 15.0])));
 
         // Between the taking of its place and the filling of it there is nothing to be read.
         let values = Values::mapped(Scratch::zeroed(6), Count);
-        let source = Source::from(&values);
-        source.in_parts([6].into_iter(), |_| {
-            let window = || source.window(2..4).to_vec();
+        values.in_parts([6].into_iter(), |_| {
+            let window = || values.window(2..4).to_vec();
             let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(window));
             assert!(read.is_err(), "{read:?}");
         });

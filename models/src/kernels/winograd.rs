@@ -16,7 +16,9 @@ use std::marker::PhantomData;
 
 use self::algorithm::{Map, TAPS, doubling, halving, unit};
 use self::sum::Sum;
-use self::tiles::{FromPoints, Layout, MATRICES, Tiling, ToPoints, stride};
+use self::tiles::{
+    FromPoints, Layout, MATRICES, SMALL_BLOCK, Tiling, chunk_rows, stride, to_points,
+};
 use self::weights::{Side, WeightToPoints};
 use super::conv_sizes::Sizes;
 use super::gemm::{Gemm, Left, Right};
@@ -24,34 +26,16 @@ use super::memory::{Scratch, Target};
 use super::moments::Moments;
 use super::parallel::each;
 use super::simd::Isa;
-use super::values::Source;
-
-/// Bytes of points that one chunk of tiles may fill while they stay in the second-level cache.
-const CHUNK_BYTES: usize = 512 << 10;
-
-/// Tiles in a chunk at least when its weights do not fit beside it, so that each weight read is used often enough; with
-/// stride 2, whose weights are used more often for each tile, and whose tiles have more points.
-const WIDE_TILES: usize = 64;
-const WIDE_STRIDED_TILES: usize = 16;
-
-/// So many tiles are one chunk then, and each weight is read once.
-const FEW_TILES: usize = 128;
-
-/// Bytes of weights' points that stay in the second-level cache beside a chunk.
-const NARROW_BYTES: usize = 640 << 10;
+use super::values::Values;
 
 /// Columns and rows of the weights' points that are made at a time, and used by all chunks.
 const WIDE_BLOCK: (usize, usize) = (128, usize::MAX);
-
-/// Columns and rows of the weights' points, or of their gradient's, that one chunk alone makes and uses: they stay in the
-/// second-level cache meanwhile, which all of them would not. Multiples of any vector's lanes.
-const SMALL_BLOCK: (usize, usize) = (64, 64);
 
 /// See [`conv::forward`](super::conv::forward).
 pub(super) fn forward(
     isa: Isa,
     sizes: &Sizes,
-    xs: Source,
+    xs: &Values,
     weight: &[f32],
     ys: &mut [f32],
 ) -> Moments {
@@ -84,7 +68,7 @@ pub(super) fn forward(
 }
 
 /// See [`conv::input_gradient`](super::conv::input_gradient).
-pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: Source, dx: Target) {
+pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &Values, dx: Target) {
     let out = 4 * sizes.stride;
     let (rows, columns) = (sizes.height.div_ceil(out), sizes.width.div_ceil(out));
     let from = Tiling { rows, columns, margin: 2 - sizes.stride, ..outputs(sizes) };
@@ -112,7 +96,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: Source
 }
 
 /// See [`conv::weight_gradient`](super::conv::weight_gradient).
-pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: Source, dy: Source, dw: &mut [f32]) {
+pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &Values, dy: &Values, dw: &mut [f32]) {
     let sum = Sum { isa, sizes, from: inputs(sizes), to: outputs(sizes) };
     if sizes.stride == 1 {
         sum.run::<unit::Input, unit::OutputTransposed, unit::WeightTransposed, 6, 6>(
@@ -145,41 +129,6 @@ fn inputs(sizes: &Sizes) -> Tiling {
     Tiling { height, width, channels, rows, columns, step: 4 * sizes.stride, margin: 1 }
 }
 
-/// Rows of tiles in one chunk, of `total` rows, for so many tiles in a row, products per tile, and channels on the two
-/// sides.
-fn chunk_rows(total: usize, columns: usize, products: usize, from: usize, to: usize) -> usize {
-    let mut tiles = CHUNK_BYTES / (4 * products * (from + to));
-    if 4 * MATRICES * from * to > NARROW_BYTES {
-        tiles = match total * columns {
-            ..=FEW_TILES => return total,
-            _ if products > MATRICES => tiles.max(WIDE_STRIDED_TILES),
-            _ => tiles.max(WIDE_TILES),
-        };
-    }
-    (tiles / columns).clamp(1, total)
-}
-
-/// Some rows of tiles, from a first one counted through all images, to points.
-fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize>(
-    isa: Isa,
-    images: Source,
-    tiling: &Tiling,
-    (first, rows): (usize, usize),
-    (layout, points): (&Layout<POINTS>, &mut [f32]),
-) {
-    let touched = tiling.touched(first, rows, IN);
-    isa.run(ToPoints::<M, IN, POINTS> {
-        map: PhantomData,
-        start: touched.start,
-        images: &images.window(touched),
-        tiling: *tiling,
-        first,
-        rows,
-        layout,
-        points,
-    });
-}
-
 /// A convolution of images with the taps of a weight: the forward pass, and the input gradient.
 struct Pass<'a> {
     isa: Isa,
@@ -204,7 +153,7 @@ impl Pass<'_> {
     fn run<I, W, O, T, const IN: usize, const POINTS: usize, const OUT: usize>(
         &self,
         taps: &[usize; POINTS],
-        images: Source,
+        images: &Values,
         weight: &[f32],
         mut to: Option<Target>,
         mut seen: Vec<T>,

@@ -19,24 +19,6 @@ const ACTIVATIONS: [Activation; 4] = [
     Activation::Gelu(Gelu::Tanh),
 ];
 
-#[test]
-fn a_mean_far_from_zero_costs_the_statistics_no_digits() {
-    // Constant but for a ripple of 1e-3 around 100: sums of squares in f32 would drown it.
-    let pixels: Vec<f32> = (0..4096).map(|i| 100.0 + 1e-3 * (i % 2) as f32).collect();
-    let exact: Vec<f64> = pixels.iter().map(|x| f64::from(*x)).collect();
-    let mean = exact.iter().sum::<f64>() / 4096.0;
-    let variance = exact.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 4096.0;
-    for isa in Isa::available() {
-        let statistics = Statistics::of_batch(&Moments::on_all_threads(isa, &pixels, 1), 0.0);
-        assert!((statistics.mean[0] - mean).abs() < 1e-6);
-        assert!(
-            (statistics.variance[0] / variance - 1.0).abs() < 1e-4,
-            "{isa}: {:?}",
-            statistics.variance
-        );
-    }
-}
-
 /// The bound that the module states, for a mean of none up to a hundred thousand standard deviations.
 #[test]
 fn the_result_is_as_exact_as_documented() {
@@ -173,55 +155,5 @@ fn what_a_normalisation_computes_from_is_in_memory() {
         assert!(!first.values().in_memory(), "a normalisation alone has no pass over memory");
         let second = norm(&first);
         assert!(first.values().in_memory() && !second.values().in_memory());
-    }
-}
-
-/// After every pass the statistics are the corrected averages of all batches so far, on every path.
-#[test]
-fn running_statistics_are_bias_corrected_averages() {
-    const CHANNELS: usize = 3;
-    let batch = |pass: usize| -> Vec<f32> {
-        (0..2 * 9 * CHANNELS)
-            .map(|i| ((i * 7 + pass * 31) as f32).sin() * (pass + i % 3) as f32)
-            .collect()
-    };
-    // Mean and unbiased variance of each channel of a batch.
-    let of = |values: &[f32], c: usize| {
-        let channel = || values[c..].iter().step_by(CHANNELS).map(|x| f64::from(*x));
-        let count = channel().count() as f64;
-        let mean = channel().sum::<f64>() / count;
-        [mean, channel().map(|x| (x - mean).powi(2)).sum::<f64>() / (count - 1.)]
-    };
-    let [zeros, ones] = [0f32, 1.].map(|x| Tensor::full(x, CHANNELS, &Device::Cpu).unwrap());
-    for kernels in Kernels::available() {
-        // What stands there at first is to leave no trace.
-        let running = running(&(&ones * 1e3).unwrap(), &(&ones * 1e3).unwrap());
-        let affine = Affine { shift: None, gamma: None, beta: &zeros };
-        let (mut sums, mut weights) = ([[0.0; 2]; CHANNELS], 0.0);
-        for pass in 1..=12 {
-            let values = batch(pass);
-            let xs = Tensor::from_slice(&values, (2, 3, 3, CHANNELS), &Device::Cpu).unwrap();
-            let activation = Activation::Identity;
-            match kernels {
-                Kernels::Candle => {
-                    composed::batch_norm(&xs, affine, &running, None, activation, true).unwrap();
-                }
-                Kernels::Native(native) => {
-                    let maps = Maps::new(native, &xs).unwrap();
-                    batch_norm(&maps, affine, &running, None, activation, true).unwrap();
-                }
-            }
-            weights = weights * (1. - running.momentum) + 1.;
-            for (c, sums) in sums.iter_mut().enumerate() {
-                for (which, found) in [&running.mean, &running.variance].into_iter().enumerate() {
-                    sums[which] = sums[which] * (1. - running.momentum) + of(&values, c)[which];
-                    let found = f64::from(found.to_vec1::<f32>().unwrap()[c]);
-                    let expected = sums[which] / weights;
-                    let close = (found - expected).abs() < 2e-6 * (1. + expected.abs());
-                    assert!(close, "{kernels}, pass {pass}: {found} {expected}");
-                }
-            }
-            assert_eq!(running.passes.to_scalar::<f32>().unwrap(), pass as f32);
-        }
     }
 }

@@ -66,22 +66,29 @@ fn definition(sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f64>; 3]
     [ys, dx, dw]
 }
 
+/// The same in memory of the kernels.
+fn values(xs: &[f32]) -> Values {
+    let mut values = Scratch::new(xs.len());
+    values.copy_from_slice(xs);
+    values.into()
+}
+
 /// The three results of `native`.
 fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
     let nan = |len| vec![f32::NAN; len];
     let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), nan(w.len()));
-    let moments = forward(native, sizes, xs.into(), w, &mut ys).mean_and_variance();
+    let moments = forward(native, sizes, &values(xs), w, &mut ys).mean_and_variance();
     let (mean, variance) =
         Moments::on_all_threads(native.isa, &ys, sizes.outputs).mean_and_variance();
     for (ours, whole) in [(moments.0, mean), (moments.1, variance)] {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
         assert!(ours.iter().zip(&whole).all(close), "{ours:?} {whole:?}");
     }
-    input_gradient(native, sizes, w, dy.into(), Target::Write(&mut dx));
+    input_gradient(native, sizes, w, &values(dy), Target::Write(&mut dx));
     // Added once more, then halved.
-    input_gradient(native, sizes, w, dy.into(), Target::Add(&mut dx));
+    input_gradient(native, sizes, w, &values(dy), Target::Add(&mut dx));
     dx.iter_mut().for_each(|dx| *dx *= 0.5);
-    weight_gradient(native, sizes, xs.into(), dy.into(), &mut dw);
+    weight_gradient(native, sizes, &values(xs), &values(dy), &mut dw);
     [ys, dx, dw]
 }
 
@@ -228,11 +235,11 @@ fn values_computed_when_they_are_read_give_the_same_bits() {
             let lazy = Values::computed(xs.len(), elsewhere(&xs, sizes.inputs));
             let mapped = Values::mapped(Scratch::new(dy.len()), elsewhere(&dy, sizes.outputs));
             let [mut ys, mut dx, mut dw] = [dy.len(), xs.len(), w.len()].map(|len| vec![0.0; len]);
-            forward(native, &sizes, (&lazy).into(), &w, &mut ys);
-            weight_gradient(native, &sizes, (&lazy).into(), (&mapped).into(), &mut dw);
-            input_gradient(native, &sizes, &w, (&mapped).into(), Target::Write(&mut dx));
+            forward(native, &sizes, &lazy, &w, &mut ys);
+            weight_gradient(native, &sizes, &lazy, &mapped, &mut dw);
+            input_gradient(native, &sizes, &w, &mapped, Target::Write(&mut dx));
             assert_eq!((ys, dw), (expected[0].clone(), expected[2].clone()), "{native:?}");
-            input_gradient(native, &sizes, &w, (&mapped).into(), Target::Add(&mut dx));
+            input_gradient(native, &sizes, &w, &mapped, Target::Add(&mut dx));
             dx.iter_mut().for_each(|dx| *dx *= 0.5);
             assert_eq!(dx, expected[1], "{native:?}");
             assert_eq!(mapped.whole(), dy);
@@ -260,7 +267,6 @@ fn rounding_errors_are_those_documented() {
             let found = computed(native, &sizes, &xs, &w, &dy);
             for ((found, expected), documented) in found.iter().zip(&expected).zip(documented) {
                 let error = error(found, expected, &[]);
-                println!("stride {stride}, {native:?}: {error:e} of {documented:e}");
                 assert!(
                     (0.75 * documented..documented).contains(&error),
                     "stride {stride}, {native:?}: {error:e} instead of {documented:e}"

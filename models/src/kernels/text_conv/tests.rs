@@ -3,13 +3,7 @@
 use candle_core::{Device, Var};
 
 use super::*;
-use crate::kernels::testing::{flat, value_and_gradients};
-
-fn wave(shape: &[usize], frequency: f64) -> Var {
-    let count = shape.iter().product::<usize>();
-    let values: Vec<f32> = (0..count).map(|i| (i as f64 * frequency).sin() as f32).collect();
-    Var::from_vec(values, shape, &Device::Cpu).unwrap()
-}
+use crate::kernels::testing::{flat, value_and_gradients, wave};
 
 /// Weights and biases, by twos.
 fn pairs(vars: &[Var]) -> Vec<(&Tensor, &Tensor)> {

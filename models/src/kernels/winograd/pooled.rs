@@ -8,7 +8,7 @@ use super::{Pass, inputs, outputs};
 use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::max_pool::{self, Maxima};
 use crate::kernels::simd::Isa;
-use crate::kernels::values::Source;
+use crate::kernels::values::Values;
 
 /// Rows and columns of a window.
 pub(in crate::kernels) const WINDOW: usize = 2;
@@ -24,7 +24,7 @@ struct ChunkOutput<'a> {
 pub(in crate::kernels) fn forward(
     isa: Isa,
     sizes: &Sizes,
-    xs: Source,
+    xs: &Values,
     weight: &[f32],
     ys: &mut [f32],
     winners: &mut [u16],

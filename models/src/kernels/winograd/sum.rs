@@ -3,15 +3,16 @@
 use std::marker::PhantomData;
 
 use super::algorithm::{Map, TAPS};
-use super::tiles::{Layout, MATRICES, Tiling, ToPoints, stride};
+use super::tiles::{
+    Layout, MATRICES, SMALL_BLOCK, Tiling, ToPoints, chunk_rows, stride, to_points,
+};
 use super::weights::PointsToWeight;
-use super::{SMALL_BLOCK, chunk_rows, to_points};
 use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::gemm::{Gemm, Left, Right, panel};
 use crate::kernels::memory::{Scratch, Target};
 use crate::kernels::parallel::{each, threads};
 use crate::kernels::simd::Isa;
-use crate::kernels::values::{LentPart, Source};
+use crate::kernels::values::{LentPart, Values};
 
 /// Channels up to which the matrices of the weight gradient lie row after row: the rows of more fall into too few sets
 /// of the cache, unless they are divided into blocks.
@@ -30,8 +31,8 @@ impl Sum<'_> {
     pub(super) fn run<I, O, W, const IN: usize, const POINTS: usize>(
         &self,
         taps: &[usize; POINTS],
-        xs: Source,
-        dy: Source,
+        xs: &Values,
+        dy: &Values,
         dw: &mut [f32],
     ) where
         I: Map<IN, POINTS>,
@@ -199,7 +200,7 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
     }
 
     /// Transforms the tiles.
-    fn fill<I, O, const IN: usize>(&mut self, sum: &Sum, xs: Source)
+    fn fill<I, O, const IN: usize>(&mut self, sum: &Sum, xs: &Values)
     where
         I: Map<IN, POINTS>,
         O: Map<4, POINTS>,

@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 use super::algorithm::{Map, TAPS};
 use crate::kernels::counts;
 use crate::kernels::memory::Target;
-use crate::kernels::simd::{Kernel, Simd};
+use crate::kernels::simd::{Isa, Kernel, Simd};
+use crate::kernels::values::Values;
 
 /// Elements by which two matrices lie further apart than they are long: one cache line, so that the same element of
 /// all of them does not fall into one set of the cache.
@@ -19,6 +20,24 @@ const GAP: usize = 16;
 /// Elements of a row of tiles at most, if they are asked for while those of the row above are read: more would drive
 /// each other out of the first-level cache.
 const AHEAD: usize = 4 << 10;
+
+/// Bytes of points that one chunk of tiles may fill while they stay in the second-level cache.
+const CHUNK_BYTES: usize = 512 << 10;
+
+/// Tiles in a chunk at least when its weights do not fit beside it, so that each weight read is used often enough; with
+/// stride 2, whose weights are used more often for each tile, and whose tiles have more points.
+const WIDE_TILES: usize = 64;
+const WIDE_STRIDED_TILES: usize = 16;
+
+/// So many tiles are one chunk then, and each weight is read once.
+const FEW_TILES: usize = 128;
+
+/// Bytes of weights' points that stay in the second-level cache beside a chunk.
+const NARROW_BYTES: usize = 640 << 10;
+
+/// Columns and rows of the weights' points, or of their gradient's, that one chunk alone makes and uses: they stay in the
+/// second-level cache meanwhile, which all of them would not. Multiples of any vector's lanes.
+pub(super) const SMALL_BLOCK: (usize, usize) = (64, 64);
 
 /// Matrices of the points of weights.
 pub(super) const MATRICES: usize = TAPS * TAPS;
@@ -181,6 +200,47 @@ impl Tile {
     fn pixel(&self, y: usize, x: usize) -> isize {
         self.first + y as isize * self.width + x as isize
     }
+}
+
+/// Rows of tiles in one chunk, of `total` rows, for so many tiles in a row, products per tile, and channels on the two
+/// sides.
+pub(super) fn chunk_rows(
+    total: usize,
+    columns: usize,
+    products: usize,
+    from: usize,
+    to: usize,
+) -> usize {
+    let mut tiles = CHUNK_BYTES / (4 * products * (from + to));
+    if 4 * MATRICES * from * to > NARROW_BYTES {
+        tiles = match total * columns {
+            ..=FEW_TILES => return total,
+            _ if products > MATRICES => tiles.max(WIDE_STRIDED_TILES),
+            _ => tiles.max(WIDE_TILES),
+        };
+    }
+    (tiles / columns).clamp(1, total)
+}
+
+/// Some rows of tiles, from a first one counted through all images, to points.
+pub(super) fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize>(
+    isa: Isa,
+    images: &Values,
+    tiling: &Tiling,
+    (first, rows): (usize, usize),
+    (layout, points): (&Layout<POINTS>, &mut [f32]),
+) {
+    let touched = tiling.touched(first, rows, IN);
+    isa.run(ToPoints::<M, IN, POINTS> {
+        map: PhantomData,
+        start: touched.start,
+        images: &images.window(touched),
+        tiling: *tiling,
+        first,
+        rows,
+        layout,
+        points,
+    });
 }
 
 /// Tiles of images to points: for `rows` rows of tiles from row `first`, counted through all images.
