@@ -97,21 +97,43 @@ fn a_run_says_what_it_is_trained_with() {
     let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
     let [start] = &starts[..] else { panic!("{} starts", starts.len()) };
     let expected = [
-        ("dataset", r#""cifar10""#),
+        ("1 scheme", r#""topk""#),
+        ("4 data set", r#""cifar10""#),
+        ("5 workers", "4"),
+        ("7 seed", "3"),
         ("schedule", r#""multi-step""#),
         ("schedule.at", r#""[8, 12]""#),
-        ("scheme", r#""topk""#),
         ("scheme.feedback", "true"),
         ("scheme.ratio.end", "0.01"),
         ("scheme.ratio.start", "0.25"),
-        ("seed", "3"),
         ("train.batch", "16"),
         ("train.clip_norm", r#""inf""#),
-        ("workers", "4"),
     ];
     let expected = expected.map(|(key, value)| (key.to_string(), value.to_string()));
     assert_eq!(settings_of(start), BTreeMap::from(expected));
     assert_eq!(statuses(record.folder()), [0; 0], "it has not ended");
+}
+
+/// A constant that nobody has set fills no column.
+#[test]
+fn what_is_usual_has_no_column() {
+    let out = tempfile::tempdir().unwrap();
+    let source = gradwire::recipe::Source {
+        sets: vec!["train.batch=7".into(), "optimizer.learning_rate=0.25".into()],
+        ..Default::default()
+    };
+    let recipe = source.load().unwrap();
+    let record = create(out.path(), &recipe.to_toml().unwrap());
+    let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
+    let columns = settings_of(&starts[0]);
+    let first: Vec<&str> = columns.keys().take(7).map(String::as_str).collect();
+    let numbered =
+        ["1 scheme", "2 ratio", "3 model", "4 data set", "5 workers", "6 rate", "7 seed"];
+    assert_eq!(first, numbered);
+    assert_eq!((&columns["6 rate"][..], &columns["train.batch"][..]), ("0.25", "7"));
+    for constant in ["policy.bucketing", "exchange.topology", "device", "train.accumulate"] {
+        assert!(!columns.contains_key(constant), "{columns:?}");
+    }
 }
 
 /// Goes on with the run in `folder` at step `first`.

@@ -57,9 +57,13 @@ fn runs_are_compared_and_reported() {
     assert!(text.contains("report in runs/out/dense/report/report.html"), "{text}");
     let folder = program.path("runs/out/dense/report");
     let html = fs::read_to_string(folder.join("report.html")).unwrap();
-    says(&html, &["4 of 5 finished, 1 diverged", "diverged 1/1", "non-finite gradient", "<svg"]);
-    let outside = html.replace("http://www.w3.org/2000/svg", "");
-    assert!(!outside.contains("http") && !outside.contains("<script") && !html.contains("NaN"));
+    let parts = ["4 of 5 finished, 1 diverged", "diverged 1/1", "non-finite gradient"];
+    says(&html, &parts);
+    let settings = ["sgd, learning rate 1, momentum 0.9", "log y", "gradwire train --quiet"];
+    says(&html, &settings);
+    let ours = html.replace(&gradwire_study::plot::script(), "");
+    assert!(!ours.contains("http") && !ours.contains("src=") && !ours.contains("NaN"));
+    assert!(ours.len() + 1_000_000 < html.len(), "what draws the figures is in the page");
     let markdown = fs::read_to_string(folder.join("report.md")).unwrap();
     assert!(markdown.contains("| dense | 2 |"), "{markdown}");
     let plots = markdown.lines().filter_map(|line| line.strip_prefix("![")?.split_once("]("));
@@ -68,6 +72,34 @@ fn runs_are_compared_and_reported() {
     assert!(plots.iter().all(|path| folder.join(path).exists()), "{plots:?}");
     let table = fs::read_to_string(folder.join("runs.csv")).unwrap();
     assert_eq!(table.lines().count(), 6, "{table}");
+    // For a paper.
+    let column = ["--out", "paper", "--figures", "svg,pdf", "--width", "84mm", "--table", "latex"];
+    let text = program.succeed(&with("report", &runs, &column));
+    says(&text, &["figures in paper/figures", "table in paper/table.tex"]);
+    let figures = entries(&program.path("paper/figures"));
+    assert!(figures.len() >= 12 && figures.len() % 2 == 0, "{figures:?}");
+    for figure in &figures {
+        let bytes = fs::read(figure).unwrap();
+        match figure.extension().unwrap().to_str().unwrap() {
+            "svg" => assert!(bytes.starts_with(b"<svg width=\"238.1\""), "{}", figure.display()),
+            _ => assert!(bytes.starts_with(b"%PDF-"), "{}", figure.display()),
+        }
+    }
+    let table = fs::read_to_string(program.path("paper/table.tex")).unwrap();
+    says(&table, &["\\toprule", "\\textbf{", "$\\pm$", "signsgd (diverged 1/1) & --"]);
+    for (width, part) in [("84", "such as 84mm"), ("3mm", "40 to 400 mm")] {
+        program.refuses(&["report", "dense", "--figures", "svg", "--width", width], 2, &[part]);
+    }
+    program.refuses(&["report", "dense", "--figures", "eps"], 2, &["pdf, svg, png"]);
+    // A folder of runs means all of them; that of a report, what it holds.
+    let folder_of_runs = program.succeed(&["compare", "runs/out/dense"]);
+    assert!(folder_of_runs.contains("2 of 2 finished"), "{folder_of_runs}");
+    let again = program.succeed(&["compare", "paper", "--baseline", "topk"]);
+    says(&again, &["4 of 5 finished", "below topk"]);
+    let page = fs::read(program.path("paper/report.html")).unwrap();
+    let text = program.succeed(&["report", "paper"]);
+    assert!(text.contains("report in paper/report.html"), "{text}");
+    assert!(fs::read(program.path("paper/report.html")).unwrap() == page, "made anew, the same");
     // Once more over everything in the folder, the report among it.
     let all = [runs.clone(), vec!["runs/out/dense/report".into()]].concat();
     program.succeed(&with("report", &all, &["--out", "elsewhere"]));
@@ -110,7 +142,7 @@ fn all_of_a_folder_can_be_compared() {
     let runs = runs.map(|path| path.display().to_string());
     let all: Vec<String> = runs.chain(["runs/out/quick".to_string()]).collect();
     let text = program.succeed(&with("compare", &all, &[]));
-    assert!(text.contains("runs/out/quick is not a run's folder"), "{text}");
+    assert!(!text.contains("not a run's folder") && !text.contains("left out"), "{text}");
     let careful = text.find("careful: the runs differ in more than the scheme").unwrap();
     let schemes = text.find("settings of the schemes").unwrap();
     assert!(text.contains("12 (dense)") && text.contains("6 (topk)"), "{text}");

@@ -1,6 +1,6 @@
 //! Runs by name, by tag and as `last`: what is listed, and what a word means.
 
-use crate::common::{Program, quick, quickly};
+use crate::common::{Program, quick, quickly, words};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -42,6 +42,13 @@ fn a_name_stands_for_a_folder_everywhere() {
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     assert!(table.lines().nth(1).unwrap().starts_with("two"), "the newest comes first: {table}");
 
+    for word in ["fasttext", "synthet…", "topk", "dense"] {
+        assert!(table.contains(word), "{word} in\n{table}");
+    }
+    // A run's folder is called after what ran.
+    program.succeed(&words("train --quiet --model fasttext --dataset synthetic-ag-news --scheme dense --steps 1"));
+    assert!(program.path("runs/out/fasttext-synthetic-ag-news-dense").is_dir());
+    fs::remove_dir_all(program.path("runs/out/fasttext-synthetic-ag-news-dense")).unwrap();
     let told = program.succeed(&["eval", "last", "--json"]);
     assert!(told.contains("Z-two"), "{told}");
     let told = program.succeed(&["compare", "last", "one", "--baseline", "two"]);

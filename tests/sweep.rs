@@ -31,15 +31,20 @@ fn a_question_is_answered_by_one_command_and_can_be_edited() {
 
     let told = program.succeed(&asked(&questions));
     let parts = [
-        "NO: dense: bits per parameter at most 6",
-        "NO: topk(ratio=0.5): bits per parameter at most 6",
-        "YES: topk(ratio=0.1): bits per parameter at most 6",
-        "topk(ratio=0.1): step seconds at 1mbit at least 2 times as fast as dense",
+        "bits per parameter at most 6?",
+        "step seconds at 1mbit at least 2 times as fast as dense?",
         "sidco(ratio=0.1)",
         "report in runs/out/small-sweep/report.html",
     ];
     says(&told, &parts);
-    assert!(!told.contains("sidco(ratio=0.1): step seconds"), "it was not asked of SIDCo\n{told}");
+    let (bits, seconds) = told.split_once("step seconds at 1mbit at least 2").unwrap();
+    for (arm, answer) in [("dense", "NO"), ("topk(ratio=0.5)", "NO"), ("topk(ratio=0.1)", "YES")] {
+        let row = bits.lines().rev().find(|line| line.split_whitespace().next() == Some(arm)).unwrap();
+        assert_eq!(row.split_whitespace().nth(1), Some(answer), "{told}");
+        assert!(row.ends_with("≤ 6"), "what counts stands beside it: {told}");
+    }
+    assert!(seconds.contains("topk(ratio=0.1)"), "{told}");
+    assert!(!seconds.contains("sidco"), "it was not asked of SIDCo\n{told}");
     let report = fs::read_to_string(program.path("runs/out/small-sweep/report.md")).unwrap();
     assert!(report.contains("Asked and measured") && !report.contains("claimed"), "{report}");
 
@@ -56,7 +61,9 @@ fn a_question_is_answered_by_one_command_and_can_be_edited() {
     fs::write(&left, text).unwrap();
     let (out, err) = program.outputs(&["reproduce", "runs/out/small-sweep/experiment.toml"]);
     assert_eq!(err.matches("was there already").count(), 10, "{err}");
-    assert!(out.contains("YES: dense: bits per parameter at most 6"), "{out}");
+    let asked = out.split_once("bits per parameter at most 6?").unwrap().1;
+    let row = asked.lines().find(|line| line.starts_with("dense")).unwrap();
+    assert!(row.contains("YES") && row.ends_with("≤ 40"), "{out}");
 }
 
 #[test]

@@ -217,10 +217,8 @@ impl Running {
             print!("{}", report::table(results));
             println!();
         }
-        for verdict in &results.verdicts {
-            println!("{}", report::verdict(results, verdict));
-        }
         if !results.verdicts.is_empty() {
+            print!("{}", report::verdicts(results));
             println!("{}", report::chance(results));
         }
         failed.for_each(|line| println!("{line}"));

@@ -10,7 +10,7 @@ use gradwire_study::runs::{Glance, glance, under};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Which runs to show.
+/// Which runs to show. In the table N is the number of workers.
 #[derive(Debug, Args)]
 pub(super) struct Runs {
     /// The folder to look through
@@ -79,12 +79,12 @@ const WIDTH: usize = 80;
 fn table(runs: &[Glance], place: &Path, now: f64) -> Table {
     let mut table = Table::new([
         Column::left("run").shrinks_to(11).keeps_end(),
-        Column::left("recipe").shrinks_to(8),
-        Column::left("scheme").shrinks_to(6),
-        Column::right("workers"),
+        Column::left("model").shrinks_to(8),
+        Column::left("data").shrinks_to(7),
+        Column::left("scheme").shrinks_to(8),
+        Column::right("N"),
         Column::right("seed"),
         Column::left("state"),
-        Column::right("steps"),
         Column::right("test"),
         Column::right("ago"),
     ]);
@@ -94,21 +94,19 @@ fn table(runs: &[Glance], place: &Path, now: f64) -> Table {
 
 fn cells(run: &Glance, place: &Path, now: f64) -> [String; 9] {
     let folder = run.folder.strip_prefix(place).unwrap_or(&run.folder);
-    // What the recipe's column says need not be said twice.
-    let folder = folder.strip_prefix(&run.recipe).unwrap_or(folder);
-    let steps = match run.status {
-        RunStatus::Finished => run.steps.to_string(),
-        _ if run.steps > 0 => format!("{}/{}", run.step, run.steps),
-        _ => "–".into(),
+    let state = match run.status {
+        RunStatus::Finished | RunStatus::Damaged { .. } => run.status.word().to_string(),
+        _ if run.steps > 0 => format!("{} {}%", run.status.word(), 100 * run.step / run.steps),
+        _ => run.status.word().to_string(),
     };
     [
         run.name.clone().unwrap_or_else(|| folder.display().to_string()),
-        run.recipe.clone(),
+        run.model.clone(),
+        run.dataset.clone(),
         run.scheme.clone(),
         run.workers.to_string(),
         run.seed.to_string(),
-        run.status.word().into(),
-        steps,
+        state,
         run.test_accuracy.map_or_else(|| "–".into(), percent_column),
         ago(now - run.began),
     ]
@@ -134,6 +132,8 @@ mod tests {
             name: name.map(String::from),
             tags: vec!["paper".into()],
             recipe: recipe.into(),
+            model: "resnet20".into(),
+            dataset: "cifar10".into(),
             scheme: scheme.into(),
             workers: 16,
             seed: 1,
@@ -160,7 +160,7 @@ mod tests {
         let shown = |width| table(&runs, "runs/out".as_ref(), 4600.0).fit(width);
         let text = shown(80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        for part in ["dense-8", "2T22-20-19Z", "seed-3", "1480/1500", "91.3%", "1 h", "stopped"] {
+        for part in ["dense-8", "T22-20-19Z", "seed-3", "stopped 98%", "91.3%", "1 h", "resnet20", "cifar10"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         let wide = shown(200);

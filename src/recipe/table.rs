@@ -94,6 +94,7 @@ impl Source {
     }
 
     fn changed(&self, mut table: Table) -> Result<Table> {
+        let before = table.clone();
         for (path, value) in &self.flags {
             if CHOSEN_BY_NAME.contains(path) {
                 choose(&mut table, path, value);
@@ -102,6 +103,7 @@ impl Source {
             }
         }
         assign(&mut table, &self.sets)?;
+        name_after(&mut table, &before);
         Ok(table)
     }
 
@@ -226,6 +228,21 @@ fn without_defaults(mut table: Table) -> Result<Table> {
         exchange.remove("downlink");
     }
     Ok(table)
+}
+
+/// Names a recipe after what it trains now, if another model, data set or scheme than `before`: the folder of its runs
+/// is called so.
+fn name_after(table: &mut Table, before: &Table) {
+    let kind = |of: &Table, part: &str| -> Option<String> {
+        let part = of.get(part)?;
+        part.as_str().or_else(|| part.get("kind")?.as_str()).map(String::from)
+    };
+    let parts = ["model", "dataset", "scheme"];
+    let is_changed = parts.iter().any(|part| kind(table, part) != kind(before, part));
+    let kinds: Option<Vec<String>> = parts.iter().map(|part| kind(table, part)).collect();
+    if let Some(kinds) = kinds.filter(|_| is_changed && table.get("name") == before.get("name")) {
+        table.insert("name".into(), Value::String(kinds.join("-")));
+    }
 }
 
 /// Applies `path=value` pairs in order.

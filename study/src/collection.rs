@@ -109,6 +109,17 @@ pub fn collect(
     Ok(Collection { results, differences, left_out })
 }
 
+/// What a report holds, as it is: compared with another `baseline` where one is given.
+///
+/// # Errors
+/// When there is no such baseline.
+pub fn opened(mut results: Results, baseline: Option<&str>) -> Result<Collection> {
+    if baseline.is_some() {
+        results.baseline = baseline_among(&results.arms, &results.runs, baseline)?;
+    }
+    Ok(Collection { results, differences: Vec::new(), left_out: Vec::new() })
+}
+
 /// Runs by task and arm, as they are put together.
 #[derive(Default)]
 struct Groups {

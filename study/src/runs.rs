@@ -27,6 +27,10 @@ pub struct Glance {
     pub tags: Vec<String>,
     /// The name of its recipe.
     pub recipe: String,
+    /// The model's name.
+    pub model: String,
+    /// The data set's name.
+    pub dataset: String,
     /// The scheme's name.
     pub scheme: String,
     /// World size.
@@ -95,6 +99,8 @@ pub fn glance(disk: &Disk, folder: &Path) -> Glance {
         name: word(&["record", "name"]),
         tags: tags.collect(),
         recipe: word(&["name"]).unwrap_or_default(),
+        model: word(&["model", "kind"]).unwrap_or_default(),
+        dataset: word(&["dataset", "kind"]).unwrap_or_default(),
         scheme: word(&["scheme", "kind"]).unwrap_or_default(),
         workers: number("workers"),
         seed: number("seed"),

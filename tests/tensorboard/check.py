@@ -10,9 +10,9 @@ files are read twice: as they were written, and as TensorBoard's server sees the
 migration to tensors.
 
 Of a log directory, the HParams dashboard's backend must list every run below the folder once, with the settings of its
-recipe.toml, with how it ended and what it came to, under a name that no other has, and with every filter as it is at first;
-those columns come first in which runs differ. Custom Scalars must find one layout whose every category has charts with
-data.
+recipe.toml, with how it ended and what it came to, under a name that no other has, and with every filter as it is at first.
+Every folder has the numbered columns; of the others, those in which runs differ. Custom Scalars must find one layout
+whose every category has charts with data.
 
 Prints one line for each run and folder; exits with 1 and the differences when there are any.
 """
@@ -56,6 +56,11 @@ NO_COLUMN = (
     "exchange.overlap_bytes", "train.evaluation_batch", "train.evaluate_every", "record",
     "checkpoint", "faults",
 )
+# The columns of HParams that every folder has, by the key of the recipe that they hold.
+COLUMNS = {
+    "scheme": "1 scheme", "scheme.ratio": "2 ratio", "model": "3 model", "dataset": "4 data set",
+    "workers": "5 workers", "optimizer.learning_rate": "6 rate", "seed": "7 seed",
+}
 # Tags of the plugins that are checked apart.
 OTHER_PLUGINS = ("hparams", "custom_scalars")
 PHASES = ("data", "forward", "backward", "encode", "wait", "decode", "optimizer")
@@ -292,7 +297,7 @@ def settings(run):
             for key, inner in value.items():
                 add(key if not path else path if key == "kind" else f"{path}.{key}", inner)
         else:
-            found[path] = value
+            found[COLUMNS.get(path, path)] = value
 
     add("", tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8")))
     return found
@@ -380,8 +385,10 @@ def check_session(run, group, differences):
         differences.append(f"HParams {run}: {len(group.sessions)} sessions instead of one")
         return
     expected, read = settings(run), {key: plain(value) for key, value in group.hparams.items()}
-    for key in sorted(set(expected) ^ set(read)):
-        differences.append(f"HParams {run}: {key} is only in one of recipe and event file")
+    for key in sorted(set(read) - set(expected)):
+        differences.append(f"HParams {run}: {key} is only in the event file")
+    for key in sorted(set(COLUMNS.values()) & set(expected) - set(read)):
+        differences.append(f"HParams {run}: {key} has no column")
     for key in sorted(set(expected) & set(read)):
         if not same_setting(expected[key], read[key]):
             differences.append(f"HParams {run}: {key} = {expected[key]!r} read as {read[key]!r}")
@@ -399,7 +406,8 @@ def check_session(run, group, differences):
 
 
 def check_columns(runs, experiment, differences):
-    """The columns must be those of the recipes, first those in which runs differ; results come first."""
+    """The columns must be those of the recipes, those in which runs differ and the numbered ones all of them; what is
+    usual in all fills no column; results come first."""
     all_settings = [settings(run) for run in runs]
     keys = {key for found in all_settings for key in found}
     differing = {
@@ -407,10 +415,16 @@ def check_columns(runs, experiment, differences):
         if len({same_word(found[key]) for found in all_settings if key in found}) > 1
     }
     read = [info.name for info in experiment.hparam_infos]
-    for key in sorted(keys ^ set(read)):
-        differences.append(f"HParams: {key} is {'no' if key in keys else 'a'} column")
-    if set(read[: len(differing)]) != differing:
-        differences.append(f"HParams: the columns begin with {read[: len(differing)]}, not {differing}")
+    for key in sorted((differing | set(COLUMNS.values()) & keys) - set(read)):
+        differences.append(f"HParams: {key} is no column")
+    for key in sorted(set(read) - keys):
+        differences.append(f"HParams: {key} is a column")
+    same = [key for key in read if key not in differing]
+    numbered = [key for key in COLUMNS.values() if key in same]
+    if same[: len(numbered)] != numbered:
+        differences.append(f"HParams: behind what differs the columns begin with {same[: len(numbered)]}")
+    if len(read) > 0.6 * len(keys):
+        differences.append(f"HParams: {len(read)} of {len(keys)} settings fill columns")
     results = [info.name.tag for info in experiment.metric_infos]
     wanted = ["Test/accuracy", "Test/best_accuracy", "Test/bits_per_parameter"]
     if any("Test/accuracy" in Expected(run / "metrics.jsonl").scalars for run in runs) and results[:3] != wanted:

@@ -1,17 +1,18 @@
 //! What TensorBoard's HParams dashboard knows of runs: in every run's own file what it was trained
 //! with and how it ended.
 //!
-//! A column is named as `--set` names the value: `scheme`, `scheme.ratio`, `workers`,
-//! `train.batch`. What says nothing about the result (places, checkpoints, timeouts) has none. No
-//! description of an experiment is written: of all that lie under a log directory TensorBoard takes one, and
-//! hides the runs and columns that it does not name. Without one it finds the columns itself, those
-//! first in which the runs differ.
+//! TensorBoard sorts columns by name, those first in which the runs differ: what tells runs apart in every folder
+//! is numbered ([`FIRST`]). Any other column is named as `--set` names the value, such as `train.batch`, and is there
+//! only for a value that is not the usual one. What says nothing about the result (places, checkpoints,
+//! timeouts) has none. No description of an experiment is written: of all that lie under a log directory
+//! TensorBoard takes one, and hides the runs and columns that it does not name.
 //!
 //! The messages are those of TensorBoard's `plugins/hparams/plugin_data.proto`, for
 //! which `tensorboard-proto` has no types; field numbers stand beside their names.
 
 use super::proto::Message;
 use super::values::{nothing, plugin_value, scalars};
+use crate::recipe::Recipe;
 use crate::record::event::{Event, Finished, Kind};
 use crate::record::folder;
 use crate::record::summary::Summary;
@@ -39,8 +40,9 @@ impl Trial {
         let recipe: Table = resolved.parse().context("the resolved recipe is no TOML")?;
         let name = recipe.get("record").and_then(|record| record.get("name"));
         let name = name.and_then(Value::as_str).map(String::from);
-        let settings = settings(recipe);
-        Ok(Self { name: trial_name(&settings, name, folder, time), settings })
+        let (usual, all) = (usual(&recipe), settings(recipe));
+        let name = trial_name(&all, name, folder, time);
+        Ok(Self { name, settings: columns(all, &usual) })
     }
 }
 
@@ -63,6 +65,45 @@ const LEFT_OUT: [&str; 11] = [
     "checkpoint",
     "faults",
 ];
+
+/// The columns that every folder has, in this order, and the keys whose values they hold.
+const FIRST: [(&str, &str); 7] = [
+    ("1 scheme", "scheme"),
+    ("2 ratio", "scheme.ratio"),
+    ("3 model", "model"),
+    ("4 data set", "dataset"),
+    ("5 workers", "workers"),
+    ("6 rate", "optimizer.learning_rate"),
+    ("7 seed", "seed"),
+];
+
+/// The columns for these settings, of which some are as usual. A kind, such as an optimizer's, is always told.
+fn columns(mut all: Settings, usual: &Settings) -> Settings {
+    let mut columns = Settings::new();
+    for (column, key) in FIRST {
+        columns.extend(all.remove(key).map(|value| (column.to_string(), value)));
+    }
+    columns.extend(all.into_iter().filter(|(key, value)| {
+        let is_kind = !key.contains('.') && usual.keys().any(|of| of.starts_with(&format!("{key}.")));
+        is_kind || usual.get(key) != Some(value)
+    }));
+    columns
+}
+
+/// The settings that the recipe would have if it said nothing about them.
+fn usual(recipe: &Table) -> Settings {
+    let part = |(name, _): (&String, &Value)| {
+        let mut bare = recipe.clone();
+        match bare.get_mut(name) {
+            Some(Value::Table(said)) => said.retain(|key, _| key == "kind"),
+            _ => drop(bare.remove(name)),
+        }
+        let whole = Recipe::from_toml(&bare.to_string()).ok()?.to_toml().ok()?;
+        let usual = whole.parse::<Table>().ok()?.remove(name)?;
+        Some((name.clone(), usual))
+    };
+    settings(recipe.iter().filter_map(part).collect())
+}
 
 /// The settings in a resolved recipe.
 fn settings(recipe: Table) -> Settings {

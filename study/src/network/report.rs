@@ -2,12 +2,12 @@
 
 use super::replay::{Replayed, Run};
 use crate::names;
-use crate::plot::{Axis, Figure, Series, Style};
+use crate::plot::{Axis, Figure, Page, Quantity, Series, Style};
 use crate::sheet::sheet;
 use anyhow::Result;
 use gradwire::record::network::Meter;
 use gradwire::record::replay::{Curves, Point};
-use gradwire::text::{self, Column, Table, duration, percent};
+use gradwire::text::{Column, Table, duration, percent};
 use gradwire_exchange::network::{Link, Pattern};
 use serde::Serialize;
 
@@ -201,9 +201,9 @@ impl<'a> Report<'a> {
             (word.clone(), points.collect())
         };
         let lines: Vec<Line> = self.replayed[number].iter().zip(self.links).map(line).collect();
-        let top = values(&lines, |(_, y)| y).fold(0.0, f64::max);
-        let x = Axis::time("virtual time", values(&lines, |(x, _)| x));
-        let y = Axis::between("accuracy on the test set", [0.0, top], percent);
+        let x = Axis::new("virtual time", Quantity::Seconds, true, values(&lines, |(x, _)| x));
+        let accuracies = values(&lines, |(_, y)| y).chain([0.0]);
+        let y = Axis::new("accuracy on the test set", Quantity::Fraction, false, accuracies);
         draw(&format!("{}, {} ranks", run.header.scheme, run.header.ranks), &lines, x, y)
     }
 
@@ -220,8 +220,8 @@ impl<'a> Report<'a> {
         };
         let runs = self.runs.iter().zip(&self.replayed).zip(self.names());
         let lines: Vec<Line> = runs.map(line).collect();
-        let x = Axis::logarithmic("bandwidth", values(&lines, |(x, _)| x), text::bandwidth);
-        let y = Axis::time("virtual time", values(&lines, |(_, y)| y));
+        let x = Axis::new("bandwidth", Quantity::Bandwidth, true, values(&lines, |(x, _)| x));
+        let y = Axis::new("virtual time", Quantity::Seconds, true, values(&lines, |(_, y)| y));
         Some(draw(&format!("time to {} on the test set", percent(target)), &lines, x, y))
     }
 
@@ -272,7 +272,7 @@ fn draw(title: &str, lines: &[Line], x: Axis, y: Axis) -> String {
     let series = lines.iter().enumerate().map(|(number, (name, points))| {
         Series::line(name, Style::numbered(number), points.clone())
     });
-    Figure::new(title, x, y, series.collect()).svg()
+    Figure::new(title, x, y, series.collect()).svg(&Page::default())
 }
 
 /// The most characters of a link's word in the name of a folder.

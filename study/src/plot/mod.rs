@@ -1,24 +1,24 @@
-//! Plots as SVG: lines that differ in more than colour, in colours that a page may choose for
-//! its ground; by themselves they stand on white.
+//! Figures, drawn twice from the same data: as a plain SVG file on white ground, which papers and every viewer
+//! take ([`Figure::svg`], and from it PDF and PNG by [`Page`]), and for a page that is read with the mouse
+//! ([`Figure::interactive`]).
 
 mod axis;
-mod bars;
+mod files;
 mod figure;
-mod labels;
+mod interactive;
 mod style;
-mod svg;
 
-pub use axis::{Axis, Format};
-pub use bars::{Bar, Bars};
+pub use axis::{Axis, Quantity};
 pub use figure::{Figure, Series};
-pub use style::Style;
-pub(crate) use svg::escape;
+pub use files::{Format, Page};
+pub use interactive::script;
+pub use style::{HUES, Style};
 
-/// The width of every plot, in pixels.
-const WIDTH: f64 = 840.0;
-
-/// The size of titles, in pixels.
-const TITLE: f64 = 17.0;
-
-/// The size of every other text, in pixels.
-const FONT: f64 = 14.5;
+/// A text in which nothing is taken for a tag, or for the end of an attribute.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
+}

@@ -1,6 +1,6 @@
 //! The claims of several experiments in one table, for pages.
 
-use super::{JSON, MAX_BYTES, words};
+use super::{JSON, words};
 use crate::results::{Results, Ruling};
 use crate::{coverage, verdict};
 use anyhow::{Context, Result};
@@ -34,16 +34,9 @@ pub fn claims(disk: &Disk, folders: &[PathBuf]) -> Result<String> {
 }
 
 fn read(disk: &Disk, folder: &Path) -> Result<Results> {
-    let path = folder.join(JSON);
-    let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
-        format!(
-            "cannot read {}: is {} the folder of an experiment's report?",
-            path.display(),
-            folder.display()
-        )
-    })?;
-    serde_json::from_slice(&bytes).with_context(|| {
-        format!("{} is damaged, or of another version: make the report again", path.display())
+    super::read(disk, folder)?.with_context(|| {
+        let path = folder.join(JSON);
+        format!("there is no {}: is that the folder of an experiment's report?", path.display())
     })
 }
 
@@ -99,7 +92,7 @@ mod tests {
     fn what_is_no_report_is_refused() {
         let (disk, folder) = (Disk::default(), tempfile::tempdir().unwrap());
         let refusal = || format!("{:#}", claims(&disk, &[folder.path().into()]).unwrap_err());
-        assert!(refusal().contains("results.json: is "), "{}", refusal());
+        assert!(refusal().contains("results.json: is that"), "{}", refusal());
         disk.replace(&folder.path().join(JSON), b"{").unwrap();
         assert!(refusal().contains("damaged"), "{}", refusal());
     }

@@ -26,15 +26,12 @@ pub(super) fn curve(arm: &Arm<'_>, of: impl Fn(&Measured) -> Points) -> Option<S
         let (x, y): (Vec<f64>, Vec<f64>) = points.into_iter().unzip();
         let (x, y) = (SeedMean::new(&x)?, SeedMean::new(&y)?);
         series.points.push((x.mean, y.mean));
-        series.band.extend(y.deviation.map(|by| [x.mean, y.mean - by, y.mean + by]));
+        series.spread.extend(y.deviation.map(|by| [x.mean, y.mean - by, y.mean + by]));
     }
     let stray = |measured: &Measured| of(measured).into_iter().map(|(_, x, y)| (x, y)).collect();
     series.strays = arm.stopped().map(stray).filter(|points: &Vec<_>| !points.is_empty()).collect();
     (!series.points.is_empty() || !series.strays.is_empty()).then_some(series)
 }
-
-/// The note about losses in captions.
-pub(super) const SMOOTHED: &str = "Losses are running means over seven points of the record.";
 
 /// What a curve runs against.
 #[derive(Clone, Copy, Debug)]

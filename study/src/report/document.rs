@@ -1,6 +1,6 @@
 //! A report as data: what HTML, Markdown and the terminal show alike.
 
-use crate::plot::Style;
+use crate::plot::{Figure, Style};
 
 /// A part of a report, in order.
 #[derive(Clone, Debug)]
@@ -15,8 +15,10 @@ pub(super) enum Block {
     Facts(Vec<(String, String)>),
     /// A table.
     Table(Table),
-    /// A plot.
-    Plot(Plot),
+    /// The same of each of several things, such as links, of which a page shows one at a time.
+    Choice(String, Vec<(String, Vec<Block>)>),
+    /// One quantity against one thing or another.
+    Plots(Vec<Plot>),
     /// Things that went wrong, or that must be known.
     Warnings(Vec<String>),
     /// Commands, one a line.
@@ -25,17 +27,17 @@ pub(super) enum Block {
     Folded(String, Vec<Block>),
 }
 
-/// A plot with what it shows.
+/// A figure with what it is called.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
     /// The name of its file, without `.svg`.
     pub(super) name: String,
-    /// Its title.
-    pub(super) title: String,
-    /// What to know when looking at it.
+    /// What its quantity is shown against.
+    pub(super) against: String,
+    /// What to know when looking at it, if anything.
     pub(super) caption: String,
-    /// The plot.
-    pub(super) svg: String,
+    /// The figure.
+    pub(super) figure: Figure,
 }
 
 /// A table.
@@ -99,5 +101,10 @@ impl Cell {
     /// A dash, where there is no figure.
     pub(super) fn none() -> Self {
         Self { text: "–".into(), tone: Tone::Faint, ..Self::default() }
+    }
+
+    /// A text, or a dash in its place.
+    pub(super) fn or_none(text: Option<String>) -> Self {
+        text.map_or_else(Self::none, Self::from)
     }
 }

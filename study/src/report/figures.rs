@@ -1,39 +1,43 @@
-//! A task's plots.
+//! A task's figures.
 
 use super::curves::{self, Against, Points, curve};
-use super::document::Plot;
+use super::document::{Block, Plot};
 use super::tables::{accuracy, bits, gauge_title};
-use super::tasks::{Arm, Task};
+use super::tasks::Task;
 use crate::measured::Measured;
 use crate::names;
-use crate::plot::{Axis, Bar, Bars, Figure, Series};
+use crate::plot::{Axis, Figure, Quantity, Series, Style};
 use crate::statistics::median;
 use gradwire::text;
 
-/// What lines and bands are, for captions.
-pub(super) const BANDS: &str = "Lines are means over the seeds that finished, bands one sample deviation; a run \
-                     that did not finish is a thin line that ends in a cross.";
+/// How figures are read, once for all of a task.
+pub(super) const READING: &str = "Lines and marks are means over the seeds that finished; bands, and lines through \
+    marks, are one sample deviation. A run that did not finish is a thin line that ends in a cross. Losses are \
+    running means over seven points of the record.";
 
-/// All plots that there is something to show in, their files named after the task.
-pub(super) fn plots(task: &Task<'_>) -> Vec<Plot> {
-    let mut plots = Vec::new();
-    plots.extend(accuracy_by_bits(task));
+/// All figures that there is something to show in, those of one quantity together.
+pub(super) fn plots(task: &Task<'_>) -> Vec<Block> {
     let links = task.links.iter().map(|link| Against::Time(link));
-    for against in [Against::Steps, Against::Bytes].into_iter().chain(links) {
-        plots.extend(accuracies(task, against));
-        plots.extend(losses(task, against));
-    }
-    plots.extend(time_by_bandwidth(task));
-    plots.extend(gauge(task, "kept_ratio"));
-    plots.extend(gauge(task, "bits_per_parameter"));
-    plots.extend(encoding(task));
-    plots
+    let all: Vec<_> = [Against::Steps, Against::Bytes].into_iter().chain(links).collect();
+    let each = |of: fn(&Task<'_>, Against<'_>) -> Option<Plot>| -> Vec<Plot> {
+        all.iter().filter_map(|against| of(task, *against)).collect()
+    };
+    let one = |plot: Option<Plot>| plot.into_iter().collect();
+    let groups: [Vec<Plot>; 6] = [
+        one(accuracy_by_bits(task)),
+        each(accuracies),
+        each(losses),
+        one(time_by_bandwidth(task)),
+        one(gauge(task, "kept_ratio")),
+        one(gauge(task, "bits_per_parameter")),
+    ];
+    groups.into_iter().filter(|group| !group.is_empty()).map(Block::Plots).collect()
 }
 
 /// A figure for a report, its file named after a task and what it shows.
-pub(super) fn plot(task: &str, name: &str, caption: String, figure: &Figure) -> Plot {
+fn plot(task: &str, name: &str, against: &str, caption: String, figure: Figure) -> Plot {
     let name = names::plain(&format!("{task}-{name}"));
-    Plot { name, title: figure.title.clone(), caption, svg: figure.svg() }
+    Plot { name, against: against.into(), caption, figure }
 }
 
 /// From this factor between where lines end on, equal factors are equally far apart.
@@ -59,8 +63,7 @@ fn accuracy_by_bits(task: &Task<'_>) -> Option<Plot> {
         let (x, y) = (bits.mean, accuracy.mean);
         let mut point = Series::line(&arm.name(), arm.style, vec![(x, y)]);
         point.joined = false;
-        point.label = Some(arm.label.label.clone()).filter(|label| label.chars().count() <= 24);
-        point.whiskers.extend(accuracy.deviation.map(|by| [x, y - by, y + by]));
+        point.spread.extend(accuracy.deviation.map(|by| [x, y - by, y + by]));
         series.push(point);
     }
     if series.is_empty() {
@@ -70,37 +73,29 @@ fn accuracy_by_bits(task: &Task<'_>) -> Option<Plot> {
     let front = front(&points);
     let names: Vec<&str> = front.iter().map(|place| series[*place].name.as_str()).collect();
     let (low, far) = least_shown(&points);
-    let mut caption = format!(
-        "Pareto front, which no arm beats in both respects: {}. Marks are means over the seeds that \
-         finished, lines through them one sample deviation.",
-        names.join(", ")
-    );
+    let mut caption =
+        format!("Pareto front, which no arm beats in both respects: {}.", names.join(", "));
     if !far.is_empty() {
         let far =
             far.iter().map(|i| format!("{} ({})", series[*i].name, text::percent(points[*i].1)));
-        caption += &format!(
-            " Far below, and drawn at the lower edge: {}.",
-            far.collect::<Vec<_>>().join(", ")
-        );
+        let far: Vec<String> = far.collect();
+        caption += &format!(" Far below, and drawn at the lower edge: {}.", far.join(", "));
     }
-    let ends = series.iter().flat_map(|s| s.whiskers.iter().flat_map(|w| [w[1], w[2]]));
-    let figure = Figure {
-        title: "Accuracy against bits per parameter".into(),
-        x: Axis::logarithmic(
-            "bits per parameter and step, sent by one rank",
-            points.iter().map(|point| point.0),
-            text::three_digits,
-        ),
-        y: Axis::linear(
-            "accuracy on the test set",
-            points.iter().map(|point| point.1).chain(ends).filter(|accuracy| *accuracy >= low),
-            text::percent,
-        ),
-        guides: vec![("Pareto front".into(), front.iter().map(|i| points[*i]).collect())],
-        series,
-    };
-    plot(&task.label.name, "accuracy-bits", caption, &figure).into()
+    let ends = series.iter().flat_map(|s| s.spread.iter().flat_map(|w| [w[1], w[2]]));
+    let shown = points.iter().map(|point| point.1).chain(ends).filter(|accuracy| *accuracy >= low);
+    let bits = "bits per parameter and step, sent by one rank";
+    let x = Axis::new(bits, Quantity::Number, true, points.iter().map(|point| point.0));
+    let y = Axis::new(ACCURACY, Quantity::Fraction, false, shown);
+    series.push(Series::line(
+        "Pareto front",
+        Style::GUIDE,
+        front.iter().map(|i| points[*i]).collect(),
+    ));
+    let figure = Figure::new("Accuracy against bits per parameter", x, y, series);
+    Some(plot(&task.label.name, "accuracy-bits", "bits per parameter", caption, figure))
 }
+
+const ACCURACY: &str = "accuracy on the test set";
 
 /// The Pareto front: the indices of those points `(cost, gain)` that no other beats, by having at most
 /// the cost and at least the gain and being better in one; by ascending cost.
@@ -130,16 +125,12 @@ fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
 /// The axis of what curves run against.
 fn x_axis(against: Against<'_>, series: &[Series]) -> Axis {
     let (xs, wide) = (points(series).map(|p| p.0), spread(series) > WIDE);
-    match (against, wide) {
-        (Against::Steps, _) => Axis::linear("step", xs, text::count),
-        (Against::Bytes, true) => Axis::logarithmic(BYTES, xs, text::bytes),
-        (Against::Bytes, false) => Axis::linear(BYTES, xs, text::bytes),
-        (Against::Time(_), true) => Axis::time("virtual time", xs),
-        (Against::Time(_), false) => Axis::linear_time("virtual time", xs),
+    match against {
+        Against::Steps => Axis::new("step", Quantity::Count, false, xs),
+        Against::Bytes => Axis::new("bytes sent by one rank", Quantity::Bytes, wide, xs),
+        Against::Time(_) => Axis::new("virtual time", Quantity::Seconds, wide, xs),
     }
 }
-
-const BYTES: &str = "bytes sent by one rank";
 
 /// How files and titles call what curves run against.
 fn names_of(against: Against<'_>) -> (String, String) {
@@ -162,14 +153,11 @@ fn losses(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
         return None;
     }
     let (y, cut) = loss_axis(&series);
-    let mut caption = format!("{BANDS} {}", curves::SMOOTHED);
-    if cut {
-        caption += " Losses of runs that did not finish are cut at the upper edge.";
-    }
+    let cut = if cut { "Losses of runs that did not finish are cut at the upper edge." } else { "" };
     let (name, title) = names_of(against);
     let x = x_axis(against, &series);
     let figure = Figure::new(format!("Training loss against {title}"), x, y, series);
-    plot(&task.label.name, &format!("loss-{name}"), caption, &figure).into()
+    Some(plot(&task.label.name, &format!("loss-{name}"), &title, cut.into(), figure))
 }
 
 /// The accuracy on the test set against something, where runs were evaluated more than once.
@@ -178,32 +166,28 @@ fn accuracies(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
     if series.iter().all(|series| series.points.len() < 2) {
         return None;
     }
-    let y = Axis::linear("accuracy on the test set", points(&series).map(|p| p.1), text::percent);
+    let y = Axis::new(ACCURACY, Quantity::Fraction, false, points(&series).map(|p| p.1));
     let (name, title) = names_of(against);
     let x = x_axis(against, &series);
     let figure = Figure::new(format!("Accuracy against {title}"), x, y, series);
-    plot(&task.label.name, &format!("accuracy-{name}"), BANDS.into(), &figure).into()
+    Some(plot(&task.label.name, &format!("accuracy-{name}"), &title, String::new(), figure))
 }
 
 /// An axis that shows all that finished, and whether something that did not lies beyond it.
 fn loss_axis(series: &[Series]) -> (Axis, bool) {
     const FACTORS: f64 = 20.0;
-    let means = series.iter().flat_map(|s| &s.points).map(|p| p.1);
-    let means: Vec<f64> = means.filter(|loss| loss.is_finite()).collect();
-    let strays = series.iter().flat_map(|s| s.strays.iter().flatten()).map(|p| p.1);
-    let strays: Vec<f64> = strays.filter(|loss| loss.is_finite()).collect();
+    let losses = |points: &mut dyn Iterator<Item = &(f64, f64)>| -> Vec<f64> {
+        points.map(|p| p.1).filter(|loss| loss.is_finite()).collect()
+    };
+    let means = losses(&mut series.iter().flat_map(|s| &s.points));
+    let strays = losses(&mut series.iter().flat_map(|s| s.strays.iter().flatten()));
     let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let top = if means.is_empty() { f64::INFINITY } else { 1.5 * most(&means) };
-    let shown: Vec<f64> =
-        means.iter().chain(strays.iter().filter(|loss| **loss <= top)).copied().collect();
+    let shown = means.iter().chain(strays.iter().filter(|loss| **loss <= top));
+    let shown: Vec<f64> = shown.copied().collect();
     let least = shown.iter().copied().fold(f64::INFINITY, f64::min);
-    let axis = match least > 0.0 && most(&shown) > FACTORS * least {
-        true => Axis::logarithmic("training loss", shown, text::three_digits),
-        false => {
-            let ends = [least, most(&shown)].map(|end| if end.is_finite() { end } else { 0.0 });
-            Axis::between("training loss", ends, text::three_digits)
-        }
-    };
+    let wide = least > 0.0 && most(&shown) > FACTORS * least;
+    let axis = Axis::new("training loss", Quantity::Number, wide, shown);
     (axis, strays.iter().any(|loss| *loss > top))
 }
 
@@ -217,9 +201,8 @@ fn time_by_bandwidth(task: &Task<'_>) -> Option<Plot> {
             Some((bandwidth, arm.reached(word, &target)))
         });
         let all: Vec<_> = all.collect();
-        let whole = all.iter().filter(|(_, reached)| reached.seeds == reached.all);
-        let points: Vec<(f64, f64)> =
-            whole.filter_map(|(bandwidth, reached)| Some((*bandwidth, reached.seconds?))).collect();
+        let reached = all.iter().filter_map(|(at, reached)| Some((*at, reached.seconds?)));
+        let points: Vec<(f64, f64)> = reached.collect();
         match (points.is_empty(), all.first()) {
             (false, _) => series.push(Series::line(&arm.name(), arm.style, points)),
             (true, Some((_, reached))) => never
@@ -230,21 +213,20 @@ fn time_by_bandwidth(task: &Task<'_>) -> Option<Plot> {
     if series.is_empty() {
         return None;
     }
-    let points = || series.iter().flat_map(|series| series.points.iter().copied());
     let title = format!("Time to {} against bandwidth", text::percent(target.accuracy));
-    let x = Axis::logarithmic("bandwidth", points().map(|point| point.0), text::bandwidth);
-    let y = Axis::time("virtual time", points().map(|point| point.1));
+    let x = Axis::new("bandwidth", Quantity::Bandwidth, true, points(&series).map(|p| p.0));
+    let y = Axis::new("virtual time", Quantity::Seconds, true, points(&series).map(|p| p.1));
     let figure = Figure::new(title, x, y, series);
-    let mut caption = format!("{}. Means over seeds.", target.why);
+    let mut caption = format!("{}.", target.why);
     if !never.is_empty() {
         caption += &format!(" Not drawn, because not every seed reached it: {}.", never.join(", "));
     }
-    plot(&task.label.name, "time-bandwidth", caption, &figure).into()
+    Some(plot(&task.label.name, "time-bandwidth", "bandwidth", caption, figure))
 }
 
 /// A gauge against steps.
 fn gauge(task: &Task<'_>, name: &str) -> Option<Plot> {
-    let series = lines(task, |measured| curves::gauge(measured, name));
+    let mut series = lines(task, |measured| curves::gauge(measured, name));
     let values: Vec<f64> =
         series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
@@ -253,66 +235,21 @@ fn gauge(task: &Task<'_>, name: &str) -> Option<Plot> {
     let title = gauge_title(name);
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let wide = least > 0.0 && values.iter().any(|value| *value > 10.0 * least);
-    let mut guides = Vec::new();
     let x: Vec<f64> = points(&series).map(|p| p.0).collect();
+    let last = x.iter().copied().fold(1.0, f64::max);
+    let y = Axis::new(&title, Quantity::Number, wide, values.into_iter().chain([0.0]));
+    let x = Axis::new("step", Quantity::Count, false, x);
     if name == "kept_ratio" {
-        let last = x.iter().copied().fold(1.0, f64::max);
-        guides.push(("as wanted".to_string(), vec![(0.0, 1.0), (last, 1.0)]));
+        series.push(Series::line("as wanted", Style::GUIDE, vec![(0.0, 1.0), (last, 1.0)]));
     }
-    let y = match wide {
-        true => Axis::logarithmic(&title, values, text::three_digits),
-        false => Axis::linear(&title, values.into_iter().chain([0.0]), text::three_digits),
-    };
-    let figure = Figure {
-        title: format!("{} over steps", capital(&title)),
-        x: Axis::linear("step", x, text::count),
-        y,
-        series,
-        guides,
-    };
-    plot(&task.label.name, &name.replace('_', "-"), BANDS.into(), &figure).into()
+    let figure = Figure::new(format!("{} over steps", capital(&title)), x, y, series);
+    Some(plot(&task.label.name, &name.replace('_', "-"), "steps", String::new(), figure))
 }
 
 /// A text that begins with a capital letter.
-pub(super) fn capital(text: &str) -> String {
+fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
-/// What encoding and decoding take.
-fn encoding(task: &Task<'_>) -> Option<Plot> {
-    let bar = |arm: &Arm<'_>| {
-        let encode = arm.mean(|m| Some(m.work.encode))?;
-        let decode = arm.mean(|m| Some(m.work.decode))?;
-        let whole = arm.mean(|m| Some(m.work.encode + m.work.decode))?;
-        let parts = [encode, decode].map(|over| text::duration(over.mean));
-        Some(Bar {
-            name: arm.label.label.clone(),
-            style: arm.style,
-            parts: vec![encode.mean, decode.mean],
-            deviation: whole.deviation.unwrap_or(0.0),
-            note: parts.join(" + "),
-        })
-    };
-    let bars: Vec<Bar> = task.arms.iter().filter_map(bar).collect();
-    if bars.iter().all(|bar| bar.parts.iter().sum::<f64>() <= 0.0) {
-        return None;
-    }
-    let title = "Encoding (dark) and decoding (light) in a step".to_string();
-    let bars = Bars {
-        title: title.clone(),
-        axis: "time of one rank".into(),
-        format: text::duration,
-        bars,
-    };
-    Some(Plot {
-        name: names::plain(&format!("{}-encoding", task.label.name)),
-        title,
-        caption: "On a rank's own processor clock: medians over steps, means over the seeds that \
-                  finished; lines are one sample deviation of the sum."
-            .into(),
-        svg: bars.svg(),
-    })
 }
 
 #[cfg(test)]

@@ -1,22 +1,33 @@
-//! A report as one HTML file that needs nothing beside it: no network, no scripts.
+//! A report as one HTML file that needs nothing beside it: its script is in it, and no network is asked.
 
 use super::document::{Block, Cell, Plot, Table, Tone};
-use crate::plot::escape;
+use crate::plot::{HUES, escape, script};
 
 /// How pages look, in light and dark.
 const STYLE: &str = include_str!("style.css");
+/// What draws the figures.
+const SCRIPT: &str = include_str!("page.js");
 
 /// The whole page.
 pub(super) fn page(title: &str, blocks: &[Block]) -> String {
     let title = escape(title);
+    let style = |ground: usize| -> String {
+        HUES.iter().enumerate().map(|(n, hue)| format!("--hue-{n}: {}; ", hue[ground])).collect()
+    };
+    let hues = serde_json::to_string(&HUES).expect("invariant: texts are JSON");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>{title}</h1>\n{}{}</main>\n</body>\n</html>\n",
+         <title>{title}</title>\n<style>\n{STYLE}:root {{ {} }}\n\
+         @media (prefers-color-scheme: dark) {{ :root {{ {} }} }}\n</style>\n</head>\n<body>\n<main>\n\
+         <h1>{title}</h1>\n{}{}</main>\n{}\n<script>\nconst HUES = {hues};\n{SCRIPT}</script>\n\
+         </body>\n</html>\n",
+        style(0),
+        style(1),
         contents(blocks),
-        render(blocks)
+        render(blocks),
+        script(),
     )
 }
 
@@ -32,9 +43,9 @@ fn contents(blocks: &[Block]) -> String {
     if links.len() < 2 { String::new() } else { format!("<nav>{}</nav>\n", links.concat()) }
 }
 
-/// Blocks in order; plots that follow one another stand together.
+/// Blocks in order; figures that follow one another stand together.
 fn render(blocks: &[Block]) -> String {
-    let is_plot = |block: &Block| matches!(block, Block::Plot(_));
+    let is_plot = |block: &Block| matches!(block, Block::Plots(_));
     let group = |blocks: &[Block]| {
         let html: String = blocks.iter().map(one).collect();
         if is_plot(&blocks[0]) { format!("<div class=\"plots\">\n{html}</div>\n") } else { html }
@@ -58,9 +69,19 @@ fn one(block: &Block) -> String {
             format!("<dl>\n{}</dl>\n", facts.iter().map(fact).collect::<String>())
         }
         Block::Table(of) => table(of),
-        Block::Plot(Plot { caption, svg, .. }) => {
-            format!("<figure>{svg}<figcaption>{}</figcaption></figure>\n", escape(caption))
+        Block::Choice(title, parts) => {
+            let options = options(parts.iter().map(|(name, _)| name.as_str()));
+            let part = |(_, blocks): &(String, Vec<Block>)| {
+                format!("<section>{}</section>\n", render(blocks))
+            };
+            let title = escape(title);
+            format!(
+                "<div class=\"choice\"><h3><label>{title} <select>{options}</select></label></h3>\n\
+                 {}</div>\n",
+                parts.iter().map(part).collect::<String>()
+            )
         }
+        Block::Plots(plots) => chart(plots),
         Block::Warnings(lines) => {
             let lines = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line)));
             format!("<ul class=\"warnings\">\n{}</ul>\n", lines.collect::<String>())
@@ -71,6 +92,37 @@ fn one(block: &Block) -> String {
             format!("<details><summary>{title}</summary>\n{inner}</details>\n")
         }
     }
+}
+
+fn options<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("<option>{}</option>", escape(name))).collect()
+}
+
+/// The figures of one quantity, of which one is shown.
+fn chart(plots: &[Plot]) -> String {
+    let title = escape(plots.first().map_or("", |plot| &plot.figure.title));
+    let against = options(plots.iter().map(|plot| plot.against.as_str()));
+    let (title, against) = match title.split_once(" against ").filter(|_| plots.len() > 1) {
+        Some((quantity, _)) => (
+            quantity.to_string(),
+            format!("<label>against <select class=\"against\">{against}</select></label>"),
+        ),
+        None => (title, String::new()),
+    };
+    let sources = plots.iter().map(|plot| {
+        let (name, data) = (escape(&plot.name), plot.figure.interactive());
+        format!("<script type=\"application/json\" data-name=\"{name}\">{data}</script>\n")
+    });
+    let mut captions: Vec<&str> = plots.iter().map(|plot| plot.caption.as_str()).collect();
+    captions.dedup();
+    format!(
+        "<figure class=\"chart\" aria-label=\"{title}\"><div class=\"controls\"><b>{title}</b> {against}\
+         <label><input type=\"checkbox\" name=\"xaxis\"> log x</label>\
+         <label><input type=\"checkbox\" name=\"yaxis\"> log y</label></div>\n\
+         <div class=\"plot\"></div>\n<figcaption>{}</figcaption>\n{}</figure>\n",
+        escape(&captions.join(" ")),
+        sources.collect::<String>()
+    )
 }
 
 fn table(table: &Table) -> String {
@@ -103,8 +155,9 @@ fn cell(cell: &Cell, figures: bool) -> String {
     };
     let class = [if figures { "figure" } else { "" }, tone].join(" ");
     let mut text = escape(&cell.text);
-    if let Some(swatch) = cell.style.map(|style| style.swatch()) {
-        text = format!("<span class=\"arm\"><span class=\"swatch\">{swatch}</span>{text}</span>");
+    if let Some(style) = cell.style {
+        let (hue, mark) = (style.hue, style.letter());
+        text = format!("<span style=\"color: var(--hue-{hue})\">{mark}</span> {text}");
     }
     if let Some(badge) = &cell.badge {
         text += &format!(" <span class=\"badge\">{}</span>", escape(badge));
@@ -125,6 +178,7 @@ fn anchor(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plot::{Axis, Figure, Quantity, Series, Style};
 
     #[test]
     fn nothing_said_becomes_markup() {
@@ -133,18 +187,25 @@ mod tests {
         let badge = Some(evil.to_string());
         table.rows.push(vec![Cell { badge, below: evil.into(), ..Cell::from(evil) }, Cell::none()]);
         table.note = evil.into();
+        let axis = Axis::new(evil, Quantity::Number, false, [1.0]);
+        let line = Series::line(evil, Style::numbered(0), vec![(1.0, 1.0)]);
+        let figure = Figure::new(evil, axis.clone(), axis, vec![line]);
+        let [name, against, caption] = [evil; 3].map(String::from);
         let blocks = [
             Block::Heading(2, evil.into()),
             Block::Heading(2, "other".into()),
             Block::Text(evil.into()),
             Block::Facts(vec![(evil.into(), evil.into())]),
             Block::Table(table),
+            Block::Plots(vec![Plot { name, against, caption, figure }]),
+            Block::Choice(evil.into(), vec![(evil.into(), vec![Block::Text(evil.into())])]),
             Block::Warnings(vec![evil.into()]),
             Block::Folded(evil.into(), vec![Block::Commands(vec![evil.into()])]),
         ];
-        let html = page(evil, &blocks);
-        assert!(!html.contains("<script") && !html.contains("\"1\""), "{html}");
-        assert_eq!(html.matches("&lt;script&gt;").count(), 15, "{html}");
+        let html = page(evil, &blocks).replace(&script(), "");
+        assert!(!html.contains("<script>alert") && !html.contains("\"1\""), "{html}");
+        assert_eq!(html.matches("<script").count(), 2, "the figure's data, and what draws it");
+        assert!(html.matches("&lt;script&gt;").count() > 20, "{html}");
         assert!(html.contains("href=\"#-script-alert"));
     }
 }

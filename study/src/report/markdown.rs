@@ -24,8 +24,19 @@ fn one(block: &Block) -> String {
             facts.iter().map(fact).collect::<String>() + "\n"
         }
         Block::Table(of) => table(of),
-        Block::Plot(Plot { name, title, caption, .. }) => {
-            format!("![{}](plots/{name}.svg)\n\n{}\n\n", escape(title), escape(caption))
+        Block::Choice(title, parts) => {
+            let part = |(name, blocks): &(String, Vec<Block>)| {
+                format!("### {} {}\n\n{}", escape(title), escape(name), render(blocks))
+            };
+            parts.iter().map(part).collect()
+        }
+        Block::Plots(plots) => {
+            let plot = |Plot { name, figure, caption, .. }: &Plot| {
+                let picture = format!("![{}](plots/{name}.svg)\n\n", escape(&figure.title));
+                let caption = escape(caption);
+                if caption.is_empty() { picture } else { format!("{picture}{caption}\n\n") }
+            };
+            plots.iter().map(plot).collect()
         }
         Block::Warnings(lines) => {
             let lines = lines.iter().map(|line| format!("- {}\n", escape(line)));

@@ -7,34 +7,35 @@ mod curves;
 mod document;
 mod figures;
 mod html;
+mod latex;
 mod markdown;
 mod provenance;
 mod reached;
 mod rows;
+mod settings;
 mod tables;
 mod tasks;
 mod terminal;
 mod words;
-mod workers;
 
 use crate::decision::{LOOKS, SIDE};
 use crate::experiment;
 use crate::results::{COLLECTED, Results, Ruling};
 use anyhow::{Context, Result, ensure};
+use crate::plot::{Format, Page};
 use document::{Block, Cell, Plot, Table, Tone};
 use gradwire::disk::Disk;
 use gradwire::text::percent;
-use serde::Deserialize;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tasks::Task;
 
 pub use claims::claims;
 pub use provenance::command_line;
 pub use reached::{Reached, reached, reached_in_words};
 pub use rows::rows;
-pub use terminal::{table, terminal};
-pub use words::{chance, verdict};
+pub use terminal::{table, terminal, verdicts};
+pub use words::chance;
 
 /// The page.
 pub const HTML: &str = "report.html";
@@ -71,11 +72,64 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
         (CURVES.to_string(), csv::curves(results)?),
         (JSON.to_string(), json),
     ];
-    files.extend(blocks.into_iter().filter_map(|block| match block {
-        Block::Plot(Plot { name, svg, .. }) => Some((format!("plots/{name}.svg"), svg)),
-        _ => None,
-    }));
-    replace(disk, folder, &files)
+    let page = Page::default();
+    let svg = |Plot { name, figure, .. }: &Plot| (format!("plots/{name}.svg"), figure.svg(&page));
+    files.extend(plots(&blocks).map(svg));
+    files.iter().try_for_each(|(name, text)| replace(disk, &folder.join(name), text.as_bytes()))
+}
+
+/// Writes every figure of the report of `results` into `folder`, in each of `formats`, for a page of its width;
+/// how many they are.
+///
+/// # Errors
+/// When a figure cannot be converted, or a file cannot be written.
+pub fn write_figures(
+    disk: &Disk,
+    folder: &Path,
+    results: &Results,
+    formats: &[Format],
+    page: &Page,
+) -> Result<usize> {
+    let blocks = blocks(results, &tasks::tasks(results));
+    for (Plot { name, figure, .. }, format) in
+        plots(&blocks).flat_map(|plot| formats.iter().map(move |format| (plot, format)))
+    {
+        let path = folder.join(format!("{name}.{}", format.word()));
+        replace(disk, &path, &page.file(figure, *format)?)?;
+    }
+    Ok(plots(&blocks).count())
+}
+
+/// Writes the arms of `results` as a table in LaTeX into `folder`; its path.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_latex(disk: &Disk, folder: &Path, results: &Results) -> Result<PathBuf> {
+    let path = folder.join("table.tex");
+    replace(disk, &path, latex::latex(results).as_bytes())?;
+    Ok(path)
+}
+
+fn plots(blocks: &[Block]) -> impl Iterator<Item = &Plot> {
+    blocks.iter().flat_map(|block| match block {
+        Block::Plots(plots) => plots.as_slice(),
+        _ => &[],
+    })
+}
+
+/// The results in a report's folder; `None` where it holds none.
+///
+/// # Errors
+/// When its `results.json` cannot be read, or has another form.
+pub fn read(disk: &Disk, folder: &Path) -> Result<Option<Results>> {
+    let path = folder.join(JSON);
+    match disk.read(&path, MAX_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).with_context(|| {
+            format!("{} is damaged, or of another version: make the report again", path.display())
+        }),
+    }
 }
 
 /// Writes the report of runs that somebody put together, as [`write()`] does, but not over results of
@@ -84,19 +138,10 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
 /// # Errors
 /// When the folder is an experiment's or a sweep's, or a file cannot be read or written.
 pub fn write_collected(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
-    #[derive(Deserialize)]
-    struct Head {
-        experiment: String,
-    }
-    let path = folder.join(JSON);
-    let is_ours = match disk.read(&path, MAX_BYTES) {
-        Ok(bytes) => {
-            serde_json::from_slice(&bytes).is_ok_and(|head: Head| head.experiment == COLLECTED)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            !folder.join(experiment::FILE).exists()
-        }
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    let is_ours = match read(disk, folder) {
+        Ok(Some(there)) => there.experiment == COLLECTED,
+        Ok(None) => !folder.join(experiment::FILE).exists(),
+        Err(_) => false,
     };
     ensure!(
         is_ours,
@@ -107,22 +152,14 @@ pub fn write_collected(disk: &Disk, folder: &Path, results: &Results) -> Result<
     write(disk, folder, results)
 }
 
-/// Writes files, by path within `folder` and content, each at once in place of what was there; those
-/// that are the same already are left alone.
-fn replace(disk: &Disk, folder: &Path, files: &[(String, String)]) -> Result<()> {
-    for (name, content) in files {
-        let path = folder.join(name);
-        if disk.read(&path, content.len() as u64).is_ok_and(|there| there == content.as_bytes()) {
-            continue;
-        }
-        let above = path.parent().unwrap_or(folder);
-        disk.create_folders(above)
-            .and_then(|()| disk.replace(&path, content.as_bytes()))
-            .with_context(|| {
-                format!("cannot write {}: make room or permission there", path.display())
-            })?;
+/// Writes a file, at once in place of what was there; one that is the same already is left alone.
+fn replace(disk: &Disk, path: &Path, content: &[u8]) -> Result<()> {
+    if disk.read(path, content.len() as u64).is_ok_and(|there| there == content) {
+        return Ok(());
     }
-    Ok(())
+    disk.create_folders(path.parent().unwrap_or(path))
+        .and_then(|()| disk.replace(path, content))
+        .with_context(|| format!("cannot write {}: make room or permission there", path.display()))
 }
 
 fn title(results: &Results) -> String {
@@ -153,20 +190,27 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Vec<Block> {
         let asked = results.is_own_question();
         let heading = if asked { "Asked and measured" } else { "Claimed and measured" };
         blocks.push(Block::Heading(2, heading.into()));
-        blocks.push(Block::Table(verdicts(results)));
+        blocks.push(Block::Table(verdict_table(results)));
     }
     for task in tasks {
         blocks.push(Block::Heading(2, task.label.label.clone()));
+        blocks.push(Block::Facts(settings::facts(task)));
         blocks.extend(tables::troubles(task));
         blocks.extend(provenance::warnings(task));
         blocks.push(Block::Table(tables::reached(task)));
         let target = task.target();
-        for link in &task.links {
-            blocks.push(Block::Heading(3, format!("On a link of {link}")));
-            blocks.push(Block::Table(tables::on_link(task, link, target.as_ref())));
-        }
+        let on_link = |link: &String| {
+            let table = tables::on_link(task, link, target.as_ref());
+            (link.clone(), vec![Block::Table(table)])
+        };
         if !task.links.is_empty() {
+            let links = task.links.iter().map(on_link).collect();
+            blocks.push(Block::Choice("On a link of".into(), links));
             blocks.push(Block::Note(tables::about_links(target.as_ref())));
+        }
+        if let Some(work) = tables::work(task) {
+            blocks.push(Block::Heading(3, "What a rank does in a step".into()));
+            blocks.push(Block::Table(work));
         }
         if let Some(gauges) = tables::gauges(task) {
             blocks.push(Block::Heading(3, "What the schemes report".into()));
@@ -176,24 +220,24 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Vec<Block> {
             blocks.push(Block::Heading(3, "Coding of a recorded gradient".into()));
             blocks.push(Block::Table(coding));
         }
-        blocks.extend(figures::plots(task).into_iter().map(Block::Plot));
-    }
-    let by_workers = workers::by_workers(tasks);
-    if !by_workers.is_empty() {
-        blocks.push(Block::Heading(2, "Against the number of workers".into()));
-        blocks.extend(by_workers.into_iter().map(Block::Plot));
+        let plots = figures::plots(task);
+        if !plots.is_empty() {
+            blocks.extend(plots);
+            blocks.push(Block::Note(figures::READING.into()));
+        }
     }
     blocks.extend(provenance::section(results));
     blocks
 }
 
 /// What is claimed beside what was measured.
-fn verdicts(results: &Results) -> Table {
+fn verdict_table(results: &Results) -> Table {
     let [claim, verdict, claimed] = match results.is_own_question() {
         true => ["question", "answer", "#asked for"],
         false => ["claim", "verdict", "#claimed"],
     };
-    let mut table = Table::new(&[claim, verdict, claimed, "#measured", "what is measured", "why"]);
+    let columns = [claim, verdict, claimed, "#counts", "#measured", "what is measured", "why"];
+    let mut table = Table::new(&columns);
     for verdict in &results.verdicts {
         let tone = match verdict.ruling {
             Ruling::Reproduced => Tone::Good,
@@ -205,7 +249,8 @@ fn verdicts(results: &Results) -> Table {
         table.rows.push(vec![
             Cell { below: verdict.source.clone(), ..Cell::from(verdict.claim.as_str()) },
             Cell { tone, ..Cell::from(results.in_words(verdict.ruling)) },
-            Cell { below: words::bounds(verdict), ..claimed.map_or_else(Cell::none, Cell::from) },
+            Cell::or_none(claimed),
+            words::bounds(verdict).into(),
             words::measured(verdict),
             verdict.measure.as_str().into(),
             verdict.why.as_str().into(),

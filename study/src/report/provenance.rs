@@ -106,12 +106,11 @@ fn runs(results: &Results) -> Table {
     for run in &results.runs {
         let measured = run.measured.as_ref();
         let name = measured.and_then(|measured| measured.name.clone());
-        let command = measured.map(|measured| command_line(&measured.provenance.command));
-        let command = command.filter(|command| !command.is_empty());
+        let command = measured.map(|_| super::settings::command(run));
         table.rows.push(vec![
             Cell { below: name.unwrap_or_default(), ..run.folder.display().to_string().into() },
             run.outcome.word().into(),
-            command.map_or_else(Cell::none, Cell::from),
+            Cell::or_none(command),
         ]);
     }
     table

@@ -1,12 +1,12 @@
 //! A task's tables: what its arms reached, and what they took.
 
 use super::document::{Block, Cell, Table};
-use super::tasks::{Arm, Reached, Target, Task};
+use super::tasks::{Arm, Target, Task};
 use super::words;
 use crate::bench::codecs::Spread;
-use crate::measured::Measured;
+use crate::measured::{Measured, Work};
 use crate::results::Timing;
-use crate::statistics::SeedMean;
+use crate::statistics::{Estimate, SeedMean};
 use gradwire::text;
 use std::collections::BTreeSet;
 
@@ -51,16 +51,16 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
             row.push(with_badge(
                 arm,
                 arm.mean(accuracy).map_or_else(Cell::none, |over| Cell {
-                    below: words::interval(&over),
+                    below: interval(task, arm),
                     ..Cell::from(words::accuracy(&over))
                 }),
             ));
-            row.push(or_none(arm.mean(best_accuracy).map(|over| words::accuracy(&over))));
+            row.push(Cell::or_none(arm.mean(best_accuracy).map(|over| words::accuracy(&over))));
         }
         let loss = arm.mean(|measured| measured.summary.train_loss);
-        let loss = or_none(loss.map(|over| words::plain(&over)));
+        let loss = Cell::or_none(loss.map(|over| words::plain(&over)));
         row.push(if evaluated { loss } else { with_badge(arm, loss) });
-        row.push(or_none(arm.mean(bits).map(|over| words::plain(&over))));
+        row.push(Cell::or_none(arm.mean(bits).map(|over| words::plain(&over))));
         let ratio = arm.mean(|measured| measured.summary.compression_ratio());
         row.push(ratio.map_or_else(Cell::none, |over| Cell {
             below: match 1.0 / over.mean {
@@ -69,7 +69,7 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
             },
             ..Cell::from(text::three_digits(over.mean))
         }));
-        row.push(or_none(arm.mean(bytes_per_step).map(|over| text::bytes(over.mean))));
+        row.push(Cell::or_none(arm.mean(bytes_per_step).map(|over| text::bytes(over.mean))));
         if evaluated && task.baseline().is_some() {
             row.push(match task.against_baseline(arm, accuracy) {
                 Some(comparison) => words::against(&comparison),
@@ -78,9 +78,8 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
         }
         table.rows.push(row);
     }
-    table.note = "Means ± sample deviation over the seeds that finished; below them the 95 % \
-                  confidence interval (Student's t). What did not finish is in no mean, and stands \
-                  beside it. Accuracy: on the test set, after the last step. Training loss: the mean of \
+    table.note = "Means ± sample deviation over the seeds that finished; below them the confidence \
+                  interval (Student's t). What did not finish is in no mean, and stands beside it. Accuracy: on the test set, after the last step. Training loss: the mean of \
                   the last epoch (of the last tenth of the run in verdicts). Bits and bytes: a rank's \
                   own messages over all steps, uncompressed first ones too; what it forwards in a ring \
                   is not counted here. Compression ratio: bytes sent over bytes of dense fp32. \
@@ -101,7 +100,7 @@ pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> T
     let mut table = Table::new(&columns);
     let step = |arm: &Arm<'_>| Some(arm.on_link(word, |link| link.step_seconds)?.mean);
     let usual = task.baseline().and_then(step);
-    let usual_to = task.baseline().zip(target).and_then(|(arm, t)| whole(&arm.reached(word, t)));
+    let usual_to = task.baseline().zip(target).and_then(|(arm, t)| arm.reached(word, t).seconds);
     for arm in &task.arms {
         let Some(seconds) = arm.on_link(word, |link| link.step_seconds) else { continue };
         let link = arm.on_link(word, |link| link.exposed_seconds).map(|over| over.mean);
@@ -115,14 +114,14 @@ pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> T
                 below: share(exposed),
                 ..Cell::from(text::duration(exposed))
             }),
-            or_none(faster),
-            or_none(all.map(text::duration)),
+            Cell::or_none(faster),
+            Cell::or_none(all.map(text::duration)),
         ];
         if let Some(target) = target {
             let reached = arm.reached(word, target);
-            row.push(to_target(&reached));
-            let faster = usual_to.zip(whole(&reached)).map(|(usual, own)| usual / own);
-            row.push(or_none(faster.map(words::times)));
+            row.push(words::time_to(&reached).into());
+            let faster = usual_to.zip(reached.seconds).map(|(usual, own)| usual / own);
+            row.push(Cell::or_none(faster.map(words::times)));
         }
         table.rows.push(row);
     }
@@ -138,24 +137,39 @@ pub(super) fn about_links(target: Option<&Target>) -> String {
             .to_string();
     if let Some(target) = target {
         note += &format!(
-            " {}; the time to it is that of the first evaluation that found it. A speed-up to it is \
-             given where every seed that finished reached it.",
+            " {}; the time to it is that of the first evaluation that found it. Where not every \
+             seed reached it, how many did stands in its place.",
             target.why
         );
     }
     note
 }
 
-/// Seconds to a target where every seed that finished reached it.
-fn whole(reached: &Reached) -> Option<f64> {
-    reached.seconds.filter(|seconds| reached.seeds == reached.all && *seconds > 0.0)
+/// Where the accuracy of an arm lies, in percent: `95 %: 92.90 to 93.90`.
+fn interval(task: &Task<'_>, arm: &Arm<'_>) -> String {
+    let side = (1.0 - task.confidence) / 2.0;
+    let ends = Estimate::new(&arm.values(accuracy)).and_then(|estimate| estimate.ends(side));
+    let sure = text::percent(task.confidence);
+    ends.map_or_else(String::new, |[low, high]| {
+        format!("{sure}: {:.2} to {:.2}", low * 100.0, high * 100.0)
+    })
 }
 
-fn to_target(reached: &Reached) -> Cell {
-    match words::time_to(reached) {
-        _ if reached.all == 0 => Cell::none(),
-        (time, badge) => Cell { badge, ..Cell::from(time) },
+/// What a rank does in a step beside waiting for the link; `None` where it was not recorded.
+pub(super) fn work(task: &Task<'_>) -> Option<Table> {
+    let mut table = Table::new(&["arm", "#computing", "#encoding", "#decoding"]);
+    for arm in &task.arms {
+        let mean = |of: fn(&Work) -> f64| arm.mean(|m| Some(of(&m.work)));
+        let parts = [mean(|w| w.compute), mean(|w| w.encode), mean(|w| w.decode)];
+        if parts.iter().flatten().any(|over| over.mean > 0.0) {
+            let cells = parts.map(|over| Cell::or_none(over.as_ref().map(words::duration)));
+            table.rows.push([named(arm)].into_iter().chain(cells).collect());
+        }
     }
+    table.note = "On a rank's own processor clock: medians over steps, means ± sample deviation over the \
+                  seeds that finished."
+        .into();
+    (!table.rows.is_empty()).then_some(table)
 }
 
 /// What schemes report about themselves; `None` where they report nothing.
@@ -271,8 +285,4 @@ fn named(arm: &Arm<'_>) -> Cell {
 
 fn with_badge(arm: &Arm<'_>, cell: Cell) -> Cell {
     Cell { badge: arm.badge(), ..cell }
-}
-
-fn or_none(text: Option<String>) -> Cell {
-    text.map_or_else(Cell::none, Cell::from)
 }

@@ -3,13 +3,14 @@
 use crate::measured::{Measured, OnLink};
 use crate::plot::Style;
 use crate::results::{Label, Outcome, Results, Run};
-use crate::statistics::{Comparison, SeedMean};
+use crate::statistics::{Comparison, LEVEL, SeedMean};
 use gradwire::text;
 use gradwire_exchange::{Scheme, SchemeConfig};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// The outcomes of runs that are in no mean, in words.
-pub(super) const NOT_FINISHED: [&str; 4] = ["diverged", "failed", "unfinished", "missing"];
+pub(super) const NOT_FINISHED: [&str; 6] =
+    ["diverged", "failed", "stopped", "running", "damaged", "missing"];
 
 /// A task with the runs of its arms.
 pub(super) struct Task<'a> {
@@ -21,6 +22,8 @@ pub(super) struct Task<'a> {
     baseline: Option<usize>,
     /// The words of the links, from the slowest to the fastest.
     pub(super) links: Vec<String>,
+    /// How probable it is that an interval holds the truth: as in the verdicts, where there are any.
+    pub(super) confidence: f64,
 }
 
 /// An arm on a task.
@@ -45,7 +48,7 @@ pub(super) struct Target {
 /// Seconds to a target over the seeds that finished.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Reached {
-    /// The mean over those that reached it; absent where none did.
+    /// The mean where all of them reached it: a mean of the fast ones is no time of an arm.
     pub(super) seconds: Option<f64>,
     /// How many did.
     pub(super) seeds: usize,
@@ -55,7 +58,8 @@ pub(super) struct Reached {
 
 /// The tasks of a grid that have runs, in order.
 pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
-    let styles = styles(results);
+    let schemes: Vec<String> = results.arms.iter().map(|arm| scheme(results, arm)).collect();
+    let styles = Style::of_schemes(&schemes);
     let task = |label: &'a Label| {
         let arms = results.arms.iter().zip(&styles).map(|(arm, style)| {
             let is_here = |run: &&Run| run.task == label.name && run.arm == arm.name;
@@ -65,21 +69,10 @@ pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
         let arms: Vec<Arm<'_>> = arms.filter(|arm| !arm.runs.is_empty()).collect();
         let baseline = results.baseline.as_ref();
         let baseline = baseline.and_then(|name| arms.iter().position(|a| a.label.name == *name));
-        Task { label, links: links(&arms), arms, baseline }
+        let confidence = results.verdicts.first().map_or(1.0 - LEVEL, |first| first.confidence);
+        Task { label, links: links(&arms), arms, baseline, confidence }
     };
     results.tasks.iter().map(task).filter(|task: &Task<'_>| !task.arms.is_empty()).collect()
-}
-
-/// How each arm looks: as its scheme does, and among those of the same scheme each its own way.
-fn styles(results: &Results) -> Vec<Style> {
-    let mut variants: BTreeMap<String, usize> = BTreeMap::new();
-    let style = |arm: &Label| {
-        let scheme = scheme(results, arm);
-        let variant = variants.entry(scheme.clone()).or_default();
-        *variant += 1;
-        Style::of_scheme(&scheme, *variant - 1)
-    };
-    results.arms.iter().map(style).collect()
 }
 
 /// The scheme of an arm by its runs, or while there are none the scheme that its name begins with.
@@ -187,7 +180,8 @@ impl<'a> Arm<'a> {
             measured.link(word)?.at_evaluations.get(at).copied()
         });
         let all = self.finished().filter(|(_, measured)| measured.link(word).is_some()).count();
-        Reached { seconds: SeedMean::new(&times).map(|of| of.mean), seeds: times.len(), all }
+        let seconds = SeedMean::new(&times).filter(|_| times.len() == all).map(|of| of.mean);
+        Reached { seconds, seeds: times.len(), all }
     }
 
     /// What must stand beside every mean over its seeds: how many are not in it, such as
@@ -261,7 +255,7 @@ mod tests {
         {
             let reached = topk.reached(link, &Target { accuracy, why: String::new() });
             assert_eq!((reached.seeds, reached.all), (seeds, all), "{accuracy} at {link}");
-            assert_eq!(reached.seconds.is_some(), seeds > 0);
+            assert_eq!(reached.seconds.is_some(), seeds > 0 && seeds == all);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::tables::{accuracy, bits, bytes_per_step};
 use super::tasks::{self, Arm, Target, Task};
 use super::words::{self, or_none};
-use crate::results::Results;
+use crate::results::{Results, Verdict};
 use crate::statistics::{Comparison, SeedMean};
 use gradwire::text::{self, Column, Table};
 use std::fmt::Write;
@@ -11,10 +11,81 @@ use std::fmt::Write;
 /// Verdicts, and [`table`].
 pub fn terminal(results: &Results) -> String {
     let mut text = format!("{}: {}\n", results.title, words::progress(results));
-    for verdict in &results.verdicts {
-        let _ = writeln!(text, "\n{}", words::verdict(results, verdict));
+    if !results.verdicts.is_empty() {
+        text += &format!("\n{}", verdicts(results));
     }
     text + &table(results)
+}
+
+/// Every claim, or of each question every arm, with its verdict, what was measured, and what counts. Arms of which
+/// the same is to be said share a line.
+pub fn verdicts(results: &Results) -> String {
+    let [claim, answer] =
+        if results.is_own_question() { ["arm", "answer"] } else { ["claim", "verdict"] };
+    let split = |verdict: &Verdict| match verdict.claim.split_once(": ") {
+        Some((arm, question)) if results.is_own_question() => (question.into(), arm.into()),
+        _ => (String::new(), verdict.claim.clone()),
+    };
+    let mut rows: Vec<(String, Vec<String>, [String; 3], &str)> = Vec::new();
+    for verdict in &results.verdicts {
+        let (question, name) = split(verdict);
+        let ruling = results.in_words(verdict.ruling).trim_end_matches(" at this scale");
+        let more = verdict.more_seeds.map(|more| format!(" (+{more} seeds)"));
+        let measured = match verdict.tasks.as_slice() {
+            [] => verdict.measured.map(|measured| words::in_short(&measured, verdict.unit)),
+            _ => words::mean_and_ends(verdict),
+        };
+        let ruling = ruling.to_uppercase() + &more.unwrap_or_default();
+        let cells = [ruling, or_none(measured), words::bounds(verdict)];
+        let why = if verdict.measured.is_none() { verdict.why.as_str() } else { "" };
+        let same = |row: &&mut (String, Vec<String>, [String; 3], &str)| {
+            !question.is_empty() && row.0 == question && row.2 == cells && row.3 == why
+        };
+        match rows.iter_mut().find(same) {
+            Some(row) => row.1.push(name),
+            None => rows.push((question, vec![name], cells, why)),
+        }
+    }
+    let mut text = String::new();
+    for asked in rows.chunk_by(|a, b| a.0 == b.0) {
+        let titles = [claim, answer, "measured", "counts"].map(Column::left);
+        let mut table = Table::new(titles);
+        for (_, names, [ruling, measured, bounds], _) in asked {
+            let cells = [&names.join(", "), ruling, measured, bounds];
+            let lines: Vec<Vec<String>> =
+                cells.iter().zip(WIDTHS).map(|(cell, width)| wrapped(cell, width)).collect();
+            for line in 0..lines.iter().map(Vec::len).max().unwrap_or(0) {
+                table.row(lines.iter().map(|cell| cell.get(line).map_or("", String::as_str)));
+            }
+        }
+        if !asked[0].0.is_empty() {
+            text += &format!("{}?\n", asked[0].0);
+        }
+        text += &table.fit(WIDEST);
+    }
+    for (why, count) in words::counted(rows.iter().map(|row| row.3)) {
+        if !why.is_empty() {
+            text += &format!("{count} without a number: {why}\n");
+        }
+    }
+    text
+}
+
+/// How wide a claim, its verdict, what was measured and what counts are: they go on in the next line.
+const WIDTHS: [usize; 4] = [24, 14, 24, 12];
+
+/// A text in lines of so many letters, where its words are no longer.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if !lines[last].is_empty() && lines[last].chars().count() + word.chars().count() >= width {
+            lines.push(word.into());
+        } else {
+            lines[last] = format!("{} {word}", lines[last]).trim_start().into();
+        }
+    }
+    lines
 }
 
 /// Of each task a table, what went wrong, and what can be said about chance.
@@ -84,8 +155,7 @@ fn times(task: &Task<'_>, target: &Target) -> Table {
     let mut table = titled(["arm".to_string()].into_iter().chain(task.links.iter().cloned()));
     for arm in task.arms.iter().filter(|arm| arm.finished().next().is_some()) {
         let times = task.links.iter().map(|word| {
-            let (time, badge) = words::time_to(&arm.reached(word, target));
-            time + &badge.map_or_else(String::new, |badge| format!(" ({badge})"))
+            words::time_to(&arm.reached(word, target))
         });
         table.row([arm.label.label.clone()].into_iter().chain(times));
     }

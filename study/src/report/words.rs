@@ -31,22 +31,13 @@ pub(super) fn duration(of: &SeedMean) -> String {
     text::duration_about(of.mean, of.deviation.unwrap_or(0.0))
 }
 
-/// The 95 % confidence interval of a fraction, in percent: `95 %: 92.9 to 93.9`.
-pub(super) fn interval(of: &SeedMean) -> String {
-    of.ends.map_or_else(String::new, |[low, high]| {
-        format!("95 %: {:.2} to {:.2}", low * 100.0, high * 100.0)
-    })
-}
-
-/// Seconds to a target, and where not every seed reached it, how many did.
-pub(super) fn time_to(reached: &Reached) -> (String, Option<String>) {
-    let Reached { seconds, seeds, all } = *reached;
-    match seconds {
-        _ if all == 0 => (or_none(None), None),
-        None => ("never".into(), None),
-        Some(seconds) => {
-            (text::duration(seconds), (seeds < all).then(|| format!("{seeds} of {all} seeds")))
-        }
+/// Seconds to a target; where not every seed reached it, how many did in their place.
+pub(super) fn time_to(reached: &Reached) -> String {
+    match *reached {
+        Reached { all: 0, .. } => or_none(None),
+        Reached { seconds: Some(seconds), .. } => text::duration(seconds),
+        Reached { seeds: 0, .. } => "never".into(),
+        Reached { seeds, all, .. } => format!("{seeds} of {all} seeds"),
     }
 }
 
@@ -78,25 +69,26 @@ pub(super) fn against(comparison: &Comparison) -> Cell {
 
 /// A number of a verdict in its unit.
 pub(super) fn in_unit(value: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Number => three_digits(value),
-        Unit::Percent => format!("{:.2} %", value * 100.0),
-        Unit::Points => format!("{:+.2} points", value * 100.0),
-        Unit::Factor => times(value),
-    }
+    let (number, word) = in_parts(value, unit);
+    number + word
 }
 
-/// A verdict in a few lines, for the terminal.
-pub fn verdict(results: &Results, verdict: &Verdict) -> String {
-    let Verdict { claim, measure, ruling, why, .. } = verdict;
-    let claimed = match (verdict.claimed, results.is_own_question()) {
-        (Some(claimed), _) => format!("claimed {}, ", in_unit(claimed, verdict.unit)),
-        (None, true) => String::new(),
-        (None, false) => "claimed no number, ".into(),
-    };
-    let measured = mean_and_ends(verdict).unwrap_or_else(|| "nothing".into());
-    let ruling = results.in_words(*ruling).to_uppercase();
-    format!("{ruling}: {claim}\n  {claimed}measured {measured}: {measure}\n  {why}")
+/// A mean with its interval in short, the unit once: `-1.00 (-2.00 to +0.00) points`.
+pub(super) fn in_short(measured: &Interval, unit: Unit) -> String {
+    let (mean, word) = in_parts(measured.mean, unit);
+    let ends = measured.ends.map(|ends| ends.map(|end| in_parts(end, unit).0));
+    let ends = ends.map_or_else(String::new, |[low, high]| format!(" ({low} to {high})"));
+    format!("{mean}{ends}{word}")
+}
+
+/// A number of a verdict, and its unit with the space before it.
+fn in_parts(value: f64, unit: Unit) -> (String, &'static str) {
+    match unit {
+        Unit::Number => (three_digits(value), ""),
+        Unit::Percent => (format!("{:.2}", value * 100.0), " %"),
+        Unit::Points => (format!("{:+.2}", value * 100.0), " points"),
+        Unit::Factor => (times(value), ""),
+    }
 }
 
 /// What was measured for a verdict, with its interval where there is one.
@@ -209,9 +201,9 @@ pub(super) fn progress(results: &Results) -> String {
 pub(super) fn bounds(verdict: &Verdict) -> String {
     let format = |value| in_unit(value, verdict.unit);
     match verdict.bounds {
-        [Some(low), Some(high)] => format!("counts: {} to {}", format(low), format(high)),
-        [Some(low), None] => format!("counts: {} or more", format(low)),
-        [None, Some(high)] => format!("counts: {} or less", format(high)),
+        [Some(low), Some(high)] => format!("{} to {}", in_parts(low, verdict.unit).0, format(high)),
+        [Some(low), None] => format!("≥ {}", format(low)),
+        [None, Some(high)] => format!("≤ {}", format(high)),
         [None, None] => String::new(),
     }
 }
@@ -231,8 +223,6 @@ mod tests {
         assert_eq!(accuracy(&over(&[0.93, 0.95])), "94.00 ± 1.41 %");
         assert_eq!(plain(&over(&[0.40401, 0.40402])), "0.404");
         assert_eq!(plain(&over(&[7.0, 9.0])), "8 ± 1.4");
-        assert_eq!(interval(&over(&[0.5])), "");
-        assert_eq!(interval(&over(&[0.4, 0.6])), "95 %: -77.06 to 177.06");
         assert_eq!([41.7, 0.95, 1234.0].map(times), ["41.7×", "0.95×", "1234×"]);
     }
 
@@ -252,7 +242,9 @@ mod tests {
             cell.below,
             "90 %: -2.00 points to +0.00 points, 3 seeds, paired (r = 0.50); by Welch -3.00 points to +1.00 points"
         );
-        assert_eq!(bounds(&verdict), "counts: -0.50 points or more");
+        assert_eq!(bounds(&verdict), "≥ -0.50 points");
+        let short = in_short(&verdict.measured.unwrap(), verdict.unit);
+        assert_eq!(short, "-1.00 (-2.00 to +0.00) points");
         let on = |task: &str, mean: f64| OnTask {
             task: task.into(),
             measured: Some(Interval { mean, ends: None, seeds: 1 }),

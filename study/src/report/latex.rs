@@ -1,0 +1,114 @@
+//! A report's table for a paper: LaTeX, with the rules of the package booktabs.
+
+use super::tables::{accuracy, bits};
+use super::tasks::{self, Arm, Task};
+use super::words;
+use crate::results::Results;
+use crate::statistics::SeedMean;
+use std::cmp::Ordering;
+
+/// The arms of each task with mean ± deviation over seeds, the best in bold.
+pub(super) fn latex(results: &Results) -> String {
+    let head = "% Wants \\usepackage{booktabs} in the preamble.\n";
+    let tables = tasks::tasks(results).iter().map(table).collect::<Vec<_>>();
+    head.to_string() + &tables.join("\n")
+}
+
+/// A column: its title, where it is read, how it is written, and which of two is better.
+type Column = (&'static str, fn(&Task<'_>, &Arm<'_>) -> Option<SeedMean>, Written, Better);
+type Written = fn(&SeedMean) -> String;
+type Better = fn(f64, f64) -> Ordering;
+
+/// Lower is better.
+fn less(a: f64, b: f64) -> Ordering {
+    b.total_cmp(&a)
+}
+
+const COLUMNS: [Column; 4] = [
+    ("Accuracy (\\%)", |_, arm| arm.mean(accuracy), percent, |a, b| a.total_cmp(&b)),
+    ("Bits/param.", |_, arm| arm.mean(bits), words::plain, less),
+    (
+        "Reduction",
+        |_, arm| arm.mean(|m| Some(1.0 / m.summary.compression_ratio()?)),
+        |of| words::times(of.mean),
+        |a, b| a.total_cmp(&b),
+    ),
+    (
+        "Step, slowest link",
+        |task, arm| arm.on_link(task.links.first()?, |link| link.step_seconds),
+        words::duration,
+        less,
+    ),
+];
+
+/// A mean of fractions in percent without the sign, which stands in the title.
+fn percent(of: &SeedMean) -> String {
+    words::accuracy(of).trim_end_matches(" %").to_string()
+}
+
+fn table(task: &Task<'_>) -> String {
+    let columns: Vec<&Column> = COLUMNS
+        .iter()
+        .filter(|(_, of, ..)| task.arms.iter().any(|arm| of(task, arm).is_some()))
+        .collect();
+    let titles = columns.iter().map(|(title, ..)| format!(" & {title}")).collect::<String>();
+    let row = |arm: &Arm<'_>| {
+        let cell = |(_, of, written, better): &&Column| {
+            let means = |arm: &Arm<'_>| of(task, arm).map(|of| of.mean);
+            let best = task.arms.iter().filter_map(means).max_by(|a, b| better(*a, *b));
+            match of(task, arm) {
+                None => " & --".to_string(),
+                Some(of) if Some(of.mean) == best => {
+                    format!(" & \\textbf{{{}}}", escape(&written(&of)))
+                }
+                Some(of) => format!(" & {}", escape(&written(&of))),
+            }
+        };
+        format!("{}{} \\\\\n", escape(&arm.name()), columns.iter().map(cell).collect::<String>())
+    };
+    format!(
+        "% {}\n\\begin{{tabular}}{{l{}}}\n\\toprule\nScheme{titles} \\\\\n\\midrule\n{}\\bottomrule\n\
+         \\end{{tabular}}\n",
+        task.label.label.replace('\n', " "),
+        "r".repeat(columns.len()),
+        task.arms.iter().map(row).collect::<String>()
+    )
+}
+
+/// A text in which nothing is taken for a command.
+fn escape(text: &str) -> String {
+    let escaped = |c: char| match c {
+        '\\' => "\\textbackslash{}".into(),
+        '&' | '%' | '$' | '#' | '_' | '{' | '}' => format!("\\{c}"),
+        '~' => "\\textasciitilde{}".into(),
+        '^' => "\\textasciicircum{}".into(),
+        '±' => "$\\pm$".into(),
+        '×' => "$\\times$".into(),
+        'µ' => "$\\mu$".into(),
+        '≤' => "$\\le$".into(),
+        '≥' => "$\\ge$".into(),
+        '–' => "--".into(),
+        '\n' => " ".into(),
+        c => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::results;
+    use super::*;
+
+    #[test]
+    fn the_best_is_bold_and_nothing_is_a_command() {
+        let mut results = results();
+        results.arms[1].label = r"top_k 1 % \input{x}".into();
+        let text = latex(&results);
+        let rows: Vec<&str> = text.lines().filter(|line| line.ends_with("\\\\")).collect();
+        assert!(rows[1].starts_with(r"dense & \textbf{90.20 $\pm$ 0.10} & 32 & 1$\times$ & "));
+        let name = r"top\_k 1 \% \textbackslash{}input\{x\} (diverged 1/3) & 88.15 $\pm$ 0.07 & \textbf{";
+        assert!(rows[2].starts_with(name), "{text}");
+        assert!(rows[3].contains("SIDCo (missing 1/1) & -- & -- & -- & --"), "{text}");
+        assert_eq!(text.matches("\\begin{tabular}{lrrrr}").count(), 2, "{text}");
+    }
+}
