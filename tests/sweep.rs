@@ -39,7 +39,8 @@ fn a_question_is_answered_by_one_command_and_can_be_edited() {
     says(&told, &parts);
     let (bits, seconds) = told.split_once("step seconds at 1mbit at least 2").unwrap();
     for (arm, answer) in [("dense", "NO"), ("topk(ratio=0.5)", "NO"), ("topk(ratio=0.1)", "YES")] {
-        let row = bits.lines().rev().find(|line| line.split_whitespace().next() == Some(arm)).unwrap();
+        let row =
+            bits.lines().rev().find(|line| line.split_whitespace().next() == Some(arm)).unwrap();
         assert_eq!(row.split_whitespace().nth(1), Some(answer), "{told}");
         assert!(row.ends_with("≤ 6"), "what counts stands beside it: {told}");
     }

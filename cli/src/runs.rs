@@ -160,7 +160,16 @@ mod tests {
         let shown = |width| table(&runs, "runs/out".as_ref(), 4600.0).fit(width);
         let text = shown(80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        for part in ["dense-8", "T22-20-19Z", "seed-3", "stopped 98%", "91.3%", "1 h", "resnet20", "cifar10"] {
+        for part in [
+            "dense-8",
+            "T22-20-19Z",
+            "seed-3",
+            "stopped 98%",
+            "91.3%",
+            "1 h",
+            "resnet20",
+            "cifar10",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         let wide = shown(200);

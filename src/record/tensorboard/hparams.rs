@@ -84,7 +84,8 @@ fn columns(mut all: Settings, usual: &Settings) -> Settings {
         columns.extend(all.remove(key).map(|value| (column.to_string(), value)));
     }
     columns.extend(all.into_iter().filter(|(key, value)| {
-        let is_kind = !key.contains('.') && usual.keys().any(|of| of.starts_with(&format!("{key}.")));
+        let is_kind =
+            !key.contains('.') && usual.keys().any(|of| of.starts_with(&format!("{key}.")));
         is_kind || usual.get(key) != Some(value)
     }));
     columns

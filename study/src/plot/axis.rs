@@ -31,7 +31,7 @@ impl Quantity {
             Self::Fraction => text::percent(value),
             Self::Bytes => text::bytes(value),
             Self::Bandwidth => text::bandwidth(value),
-            Self::Seconds => text::duration(value),
+            Self::Seconds => format!("{} s", text::count(value)),
         }
     }
 }
@@ -60,9 +60,11 @@ impl Axis {
         let values: Vec<f64> = values.into_iter().filter(usable).collect();
         let (low, high) = match values.is_empty() {
             true => (0.1, 1.0),
-            false => values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-                (low.min(*value), high.max(*value))
-            }),
+            false => {
+                values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                    (low.min(*value), high.max(*value))
+                })
+            }
         };
         let mut ends = if logarithmic {
             let air = (high / low).powf(0.04).max(1.05);
@@ -90,48 +92,23 @@ impl Axis {
     /// The values that are labelled, about so many at most.
     fn ticks(&self, most: usize) -> Vec<f64> {
         let [low, high] = self.ends;
-        let even = |unit: f64| -> Vec<f64> {
-            let points = RangedCoordf64::from(low / unit..high / unit).key_points(most);
-            points.into_iter().map(|value| value * unit).collect()
-        };
+        let even = || RangedCoordf64::from(low..high).key_points(most);
         if !self.logarithmic {
-            // Clocks have round figures of their own.
-            let is_clock = self.quantity == Quantity::Seconds;
-            let fits = |unit: &f64| is_clock && high > 2.0 * unit;
-            return even([86_400.0, 3_600.0, 60.0].into_iter().find(fits).unwrap_or(1.0));
+            return even();
         }
-        let within = |value: &f64| (low..=high).contains(value);
         let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
-        let decades = |factors: &'static [f64]| -> Vec<f64> {
+        let decades = |factors: &[f64]| -> Vec<f64> {
             let all = powers.clone().flat_map(|n| factors.iter().map(move |m| m * 10f64.powi(n)));
-            all.filter(within).collect()
+            all.filter(|value| (low..=high).contains(value)).collect()
         };
-        let clock = |round: &[f64]| -> Vec<f64> {
-            let seconds = round.iter().copied().filter(|round| *round >= 1.0 && within(round));
-            decades(&[1.0]).into_iter().filter(|value| *value < 1.0).chain(seconds).collect()
-        };
-        let lists = match self.quantity {
-            Quantity::Seconds => vec![clock(&CLOCK), clock(&FEW)],
-            _ => vec![decades(&[1.0, 2.0, 5.0]), decades(&[1.0, 3.0]), decades(&[1.0])],
-        };
-        let few = lists.iter().find(|list| list.len() <= most).or(lists.last());
-        let few = few.cloned().unwrap_or_default();
+        let lists = [decades(&[1.0, 2.0, 5.0]), decades(&[1.0, 3.0]), decades(&[1.0])];
+        let few = lists.iter().find(|list| list.len() <= most).unwrap_or(&lists[2]);
         if few.len() < 2 {
-            let spread: Vec<f64> = even(1.0).into_iter().filter(within).collect();
-            return if spread.len() > few.len() { spread } else { few };
+            return even();
         }
-        let every = few.len().div_ceil(most.max(1));
-        few.into_iter().step_by(every).collect()
+        few.iter().copied().step_by(few.len().div_ceil(most.max(1))).collect()
     }
 }
-
-/// Seconds that have a round name on a clock.
-const CLOCK: [f64; 17] = [
-    1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 18_000.0,
-    43_200.0, 86_400.0, 432_000.0, 864_000.0,
-];
-/// The same for long spans.
-const FEW: [f64; 6] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0];
 
 impl Ranged for Axis {
     type FormatOption = NoDefaultFormatting;
@@ -179,9 +156,7 @@ mod tests {
         let found = labels(Quantity::Number, true, &[0.01, 32.0]);
         assert_eq!(found, "0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30");
         let found = labels(Quantity::Seconds, true, &[8.0, 700.0]);
-        assert_eq!(found, "10 s, 30 s, 60 s, 2 min, 5 min, 10 min");
-        let found = labels(Quantity::Seconds, false, &[0.0, 250.0]);
-        assert_eq!(found, "0 s, 60 s, 2 min, 3 min, 4 min");
+        assert_eq!(found, "10 s, 20 s, 50 s, 100 s, 200 s, 500 s");
         assert!(labels(Quantity::Number, true, &[4.2, 4.4]).split(',').count() >= 2);
         assert!(labels(Quantity::Bytes, true, &[1.0, 1e12]).split(',').count() <= 8);
     }

@@ -4,10 +4,9 @@
 use super::axis::Axis;
 use super::escape;
 use super::files::Page;
-use super::style::{Dash, HUES, Mark, Style};
+use super::style::{HUES, Mark, Style};
 use plotters::chart::{ChartContext, LabelAreaPosition};
 use plotters::coord::Shift;
-use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -29,7 +28,7 @@ pub struct Figure {
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Hue, mark, dashes.
+    /// Hue and mark.
     pub style: Style,
     /// Its points, in order. Those that have no place on the axes are left out.
     pub points: Vec<(f64, f64)>,
@@ -123,7 +122,9 @@ impl Figure {
             // On a logarithmic axis what is not above 0 lies at the edge.
             let low = series.spread.iter().rev().map(|[x, low, _]| (*x, low.max(self.y.ends[0])));
             let corners = self.pixels(&chart, high.chain(low));
-            root.draw(&Polygon::new(corners, colour(series.style).mix(0.16).filled()))?;
+            if corners.len() > 2 {
+                root.draw(&Polygon::new(corners, colour(series.style).mix(0.16).filled()))?;
+            }
         }
         for (number, series) in self.series.iter().enumerate() {
             self.draw_series(&chart, &pen, number, series)?;
@@ -141,17 +142,17 @@ impl Figure {
         let Series { style, .. } = series;
         for stray in &series.strays {
             let line = self.pixels(chart, stray.iter().copied());
-            pen.line(&line, &colour(*style), 0.8, style.dash)?;
+            pen.line(&line, &colour(*style), 0.8)?;
             let cross = Style { mark: Mark::Cross, ..*style };
             line.last().map_or(Ok(()), |end| pen.mark(cross, *end))?;
         }
         let line = self.pixels(chart, series.points.iter().copied());
         if series.joined {
-            pen.line(&line, &colour(*style), 1.6, style.dash)?;
+            pen.line(&line, &colour(*style), width(*style))?;
         } else {
             for [x, low, high] in &series.spread {
                 let whisker = self.pixels(chart, [(*x, *low), (*x, *high)].into_iter());
-                pen.line(&whisker, &colour(*style), 1.2, Dash::Solid)?;
+                pen.line(&whisker, &colour(*style), 1.2)?;
             }
         }
         // All points when they are few, otherwise some at equal distances, other ones on each line.
@@ -163,7 +164,8 @@ impl Figure {
 
     /// Where points lie; those that have no place are left out.
     fn pixels(&self, chart: &Chart<'_>, points: impl Iterator<Item = (f64, f64)>) -> Vec<Pixel> {
-        let has_place = |(x, y): &(f64, f64)| self.x.share(*x).is_some() && self.y.share(*y).is_some();
+        let has_place =
+            |(x, y): &(f64, f64)| self.x.share(*x).is_some() && self.y.share(*y).is_some();
         points.filter(has_place).map(|point| chart.backend_coord(&point)).collect()
     }
 }
@@ -172,6 +174,11 @@ fn colour(style: Style) -> RGBColor {
     let [light, _] = HUES[style.hue];
     let part = |at: usize| u8::from_str_radix(&light[at..at + 2], 16).unwrap_or(0);
     RGBColor(part(1), part(3), part(5))
+}
+
+/// How wide a line is, in tenths of a letter's height: guides are thin.
+fn width(style: Style) -> f64 {
+    if style == Style::GUIDE { 0.9 } else { 1.6 }
 }
 
 /// Draws at places that are known in units.
@@ -186,14 +193,9 @@ impl Pen<'_, '_> {
     }
 
     /// A line, so many tenths of a letter's height wide.
-    fn line(&self, points: &[Pixel], colour: &RGBColor, width: f64, dash: Dash) -> Drawn {
+    fn line(&self, points: &[Pixel], colour: &RGBColor, width: f64) -> Drawn {
         let style = colour.stroke_width(self.em(width / 10.0) as u32);
-        let [length, gap] = match dash {
-            Dash::Solid => return self.root.draw(&PathElement::new(points.to_vec(), style)),
-            Dash::Dashed => [self.em(0.6), self.em(0.3)],
-            Dash::Dotted => [self.em(0.18), self.em(0.22)],
-        };
-        self.root.draw(&DashedPathElement::new(points.iter().copied(), length, gap, style))
+        self.root.draw(&PathElement::new(points.to_vec(), style))
     }
 
     fn mark(&self, style: Style, (x, y): Pixel) -> Drawn {
@@ -206,7 +208,7 @@ impl Pen<'_, '_> {
                 return self.root.draw(&Circle::new((x, y), radius as i32, colour.filled()));
             }
             Mark::Cross => {
-                let line = |ends: [Pixel; 2]| self.line(&ends, &colour, 1.6, Dash::Solid);
+                let line = |ends: [Pixel; 2]| self.line(&ends, &colour, 1.6);
                 line([at(-0.9, -0.9), at(0.9, 0.9)])?;
                 return line([at(-0.9, 0.9), at(0.9, -0.9)]);
             }
@@ -250,7 +252,7 @@ impl<'a> Legend<'a> {
             let y = ((place / self.columns) as f64 * self.row * FINE) as i32 + pen.em(0.6);
             let ends = [(x, y), (x + pen.em(2.0), y)];
             if *joined {
-                pen.line(&ends, &colour(*style), 1.6, style.dash)?;
+                pen.line(&ends, &colour(*style), width(*style))?;
             }
             pen.mark(*style, (x + pen.em(1.0), y))?;
             pen.root.draw(&Text::new(name.to_string(), (x + pen.em(2.5), y), font.clone()))?;

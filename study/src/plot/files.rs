@@ -1,6 +1,5 @@
 //! Figures as files for papers: PDF and PNG are made of the SVG.
 
-use super::Figure;
 use anyhow::{Context, Result, anyhow, ensure};
 use krilla::geom::Size;
 use krilla::page::PageSettings;
@@ -80,21 +79,17 @@ impl Page {
         Ok(Options { fontdb: Arc::clone(fonts), ..Options::default() })
     }
 
-    /// The bytes of a figure's file.
+    /// The bytes of a file of this format for what `svg` shows.
     ///
     /// # Errors
-    /// When a converter refuses the figure.
-    pub fn file(&self, figure: &Figure, format: Format) -> Result<Vec<u8>> {
-        let svg = figure.svg(self);
-        if format == Format::Svg {
-            return Ok(svg.into_bytes());
-        }
-        let tree = Tree::from_str(&svg, &self.options()?)?;
+    /// When a converter refuses it, and where this machine has no font to draw PDF and PNG with.
+    pub fn file(&self, svg: &str, format: Format) -> Result<Vec<u8>> {
+        let tree = || Ok::<_, anyhow::Error>(Tree::from_str(svg, &self.options()?)?);
         match format {
-            Format::Pdf => pdf(&tree),
-            _ => png(&tree),
+            Format::Svg => Ok(svg.as_bytes().to_vec()),
+            Format::Pdf => pdf(&tree()?),
+            Format::Png => png(&tree()?),
         }
-        .with_context(|| format!("converting the figure {:?}", figure.title))
     }
 }
 
@@ -134,7 +129,7 @@ fn png(tree: &Tree) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Axis, Quantity, Series, Style};
+    use super::super::{Axis, Figure, Quantity, Series, Style};
     use super::*;
 
     #[test]
@@ -143,7 +138,7 @@ mod tests {
         let line = Series::line("arm", Style::numbered(0), vec![(1.0, 1.0), (2.0, 2.0)]);
         let figure = Figure::new("title", axis("x"), axis("y"), vec![line]);
         let page = Page::column(84.0).unwrap();
-        let file = |format| page.file(&figure, format).unwrap();
+        let file = |format| page.file(&figure.svg(&page), format).unwrap();
         assert!(String::from_utf8(file(Format::Svg)).unwrap().contains("<svg width=\"238.1\""));
         let pdf = file(Format::Pdf);
         assert!(pdf.starts_with(b"%PDF-"));

@@ -1,10 +1,10 @@
 //! Figures for a page that is read with the mouse, by plotly.js: its data and layout as JSON.
 
-use super::style::{Dash, HUES, Mark, Style};
+use super::style::{HUES, Mark, Style};
 use super::{Axis, Figure, Quantity, Series, escape};
 use plotly::color::Rgba;
 use plotly::common::{
-    DashType, ErrorData, ErrorType, Fill, HoverInfo, Line, Marker, MarkerSymbol, Mode, Orientation,
+    ErrorData, ErrorType, Fill, HoverInfo, Line, Marker, MarkerSymbol, Mode, Orientation,
 };
 use plotly::layout::{Axis as PlotlyAxis, AxisType, HoverMode, Legend};
 use plotly::{Layout, Plot, Scatter};
@@ -42,14 +42,9 @@ impl Figure {
     }
 
     fn add(&self, plot: &mut Plot, series: &Series, template: &str) {
-        let Style { hue, mark, dash } = series.style;
+        let Style { hue, mark } = series.style;
         let [colour, _] = HUES[hue];
         let name = escape(&series.name);
-        let dash = match dash {
-            Dash::Solid => DashType::Solid,
-            Dash::Dashed => DashType::Dash,
-            Dash::Dotted => DashType::Dot,
-        };
         let mut around = ErrorData::new(ErrorType::Data).visible(false);
         if series.joined && !series.spread.is_empty() {
             let high = series.spread.iter().map(|[x, _, high]| (*x, *high));
@@ -62,7 +57,7 @@ impl Figure {
             around = ErrorData::new(ErrorType::Data).array(by).color(colour).width(0);
         }
         for stray in &series.strays {
-            let line = Line::new().color(colour).width(1.0).dash(dash.clone());
+            let line = Line::new().color(colour).width(1.0);
             let lone = trace(stray, Mode::Lines).name(&name).line(line).legend_group(&name);
             plot.add_trace(lone.show_legend(false).hover_template(template));
             let cross = Marker::new().symbol(MarkerSymbol::X).color(colour).size(9);
@@ -84,9 +79,11 @@ impl Figure {
             (false, _) => (Mode::Markers, 10),
         };
         let marker = Marker::new().symbol(symbol).color(colour).size(size);
-        let line = Line::new().color(colour).width(2.0).dash(dash);
+        let line = Line::new().color(colour).width(if mark == Mark::None { 1.0 } else { 2.0 });
         let main = trace(&series.points, mode).name(&name).legend_group(&name).marker(marker);
-        plot.add_trace(main.line(line).error_y(around).hover_template(template).clip_on_axis(false));
+        plot.add_trace(
+            main.line(line).error_y(around).hover_template(template).clip_on_axis(false),
+        );
     }
 }
 

@@ -3,8 +3,8 @@
 //! ([`Figure::interactive`]).
 
 mod axis;
-mod files;
 mod figure;
+mod files;
 mod interactive;
 mod style;
 

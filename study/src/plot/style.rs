@@ -1,4 +1,4 @@
-//! How what is compared looks: a hue, a mark and dashes of its own.
+//! How what is compared looks: a hue and a mark of its own.
 
 use gradwire_exchange::{Scheme, SchemeConfig};
 
@@ -37,54 +37,40 @@ pub(super) enum Mark {
 const MARKS: [Mark; 6] =
     [Mark::Circle, Mark::Triangle, Mark::Square, Mark::Inverted, Mark::Diamond, Mark::Cross];
 
-/// How a line is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dash {
-    Solid,
-    Dashed,
-    Dotted,
-}
-
 /// How a line and its points look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// The index of its hue in [`HUES`].
     pub(crate) hue: usize,
     pub(super) mark: Mark,
-    pub(super) dash: Dash,
 }
 
 impl Style {
     /// Of a line that the others are seen beside.
-    pub const GUIDE: Self = Self { hue: COMPARED, mark: Mark::None, dash: Dash::Dashed };
+    pub const GUIDE: Self = Self { hue: COMPARED, mark: Mark::None };
 
     /// The styles of lines that are compared, by the scheme of each. A hue is given twice only where all have been
     /// given. A scheme has the same hue in most reports: it is the first that it is offered.
     pub fn of_schemes(schemes: &[String]) -> Vec<Self> {
         let known = SchemeConfig::all();
-        let mut given = [0; HUES.len()];
-        let style = |(number, scheme): (usize, &String)| {
+        let mut styles: Vec<Self> = Vec::new();
+        for (number, scheme) in schemes.iter().enumerate() {
             let place = known.iter().position(|known| known.about().name == scheme).unwrap_or(0);
-            // Dense gradients are the first of the schemes; black is theirs.
-            let first = usize::from(scheme != "dense");
             let others = (0..COMPARED - 1).map(|next| 1 + (place + next) % (COMPARED - 1));
-            let hues = [0].into_iter().filter(|_| first == 0).chain(others);
-            let hue = hues.min_by_key(|hue| given[*hue]).unwrap_or(first);
-            given[hue] += 1;
-            Self::new(hue, number, given[hue] - 1)
-        };
-        schemes.iter().enumerate().map(style).collect()
+            let hues = [0].into_iter().filter(|_| scheme == "dense").chain(others);
+            let given = |hue: &usize| styles.iter().filter(|style| style.hue == *hue).count();
+            let hue = hues.min_by_key(given).unwrap_or(0);
+            let mut looks = (0..MARKS.len())
+                .map(|next| Self { hue, mark: MARKS[(number + next) % MARKS.len()] });
+            let free = looks.find(|look| !styles.contains(look));
+            styles.push(free.unwrap_or(Self { hue, mark: MARKS[0] }));
+        }
+        styles
     }
 
     /// Of the line number `number`, from 0, where lines stand for anything but schemes.
     pub fn numbered(number: usize) -> Self {
-        let others = COMPARED - 1;
-        Self::new(1 + number % others, number, number / others)
-    }
-
-    fn new(hue: usize, number: usize, again: usize) -> Self {
-        let dash = [Dash::Solid, Dash::Dashed, Dash::Dotted][again % 3];
-        Self { hue, mark: MARKS[number % MARKS.len()], dash }
+        Self { hue: 1 + number % (COMPARED - 1), mark: MARKS[number % MARKS.len()] }
     }
 
     /// The mark as a letter.
@@ -125,7 +111,7 @@ mod tests {
             hues.dedup();
             assert_eq!(hues.len(), compared.len(), "{compared:?}: {hues:?}");
         }
-        let schemes: Vec<String> = vec!["topk".into(); 24];
+        let schemes = [vec!["topk".to_string(); 30], vec!["dense".into(); 20]].concat();
         let styles = Style::of_schemes(&schemes);
         for (place, style) in styles.iter().enumerate() {
             assert!(!styles[..place].contains(style), "line {place} looks like another");

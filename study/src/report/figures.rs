@@ -153,7 +153,8 @@ fn losses(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
         return None;
     }
     let (y, cut) = loss_axis(&series);
-    let cut = if cut { "Losses of runs that did not finish are cut at the upper edge." } else { "" };
+    let cut =
+        if cut { "Losses of runs that did not finish are cut at the upper edge." } else { "" };
     let (name, title) = names_of(against);
     let x = x_axis(against, &series);
     let figure = Figure::new(format!("Training loss against {title}"), x, y, series);

@@ -5,6 +5,7 @@ use super::tasks::{self, Arm, Task};
 use super::words;
 use crate::results::Results;
 use crate::statistics::SeedMean;
+use gradwire::text;
 use std::cmp::Ordering;
 
 /// The arms of each task with mean ± deviation over seeds, the best in bold.
@@ -26,7 +27,7 @@ fn less(a: f64, b: f64) -> Ordering {
 
 const COLUMNS: [Column; 4] = [
     ("Accuracy (\\%)", |_, arm| arm.mean(accuracy), percent, |a, b| a.total_cmp(&b)),
-    ("Bits/param.", |_, arm| arm.mean(bits), words::plain, less),
+    ("Bits/param.", |_, arm| arm.mean(bits), |of| text::three_digits(of.mean), less),
     (
         "Reduction",
         |_, arm| arm.mean(|m| Some(1.0 / m.summary.compression_ratio()?)),
@@ -106,7 +107,8 @@ mod tests {
         let text = latex(&results);
         let rows: Vec<&str> = text.lines().filter(|line| line.ends_with("\\\\")).collect();
         assert!(rows[1].starts_with(r"dense & \textbf{90.20 $\pm$ 0.10} & 32 & 1$\times$ & "));
-        let name = r"top\_k 1 \% \textbackslash{}input\{x\} (diverged 1/3) & 88.15 $\pm$ 0.07 & \textbf{";
+        let name =
+            r"top\_k 1 \% \textbackslash{}input\{x\} (diverged 1/3) & 88.15 $\pm$ 0.07 & \textbf{";
         assert!(rows[2].starts_with(name), "{text}");
         assert!(rows[3].contains("SIDCo (missing 1/1) & -- & -- & -- & --"), "{text}");
         assert_eq!(text.matches("\\begin{tabular}{lrrrr}").count(), 2, "{text}");

@@ -20,9 +20,9 @@ mod words;
 
 use crate::decision::{LOOKS, SIDE};
 use crate::experiment;
+use crate::plot::{Format, Page};
 use crate::results::{COLLECTED, Results, Ruling};
 use anyhow::{Context, Result, ensure};
-use crate::plot::{Format, Page};
 use document::{Block, Cell, Plot, Table, Tone};
 use gradwire::disk::Disk;
 use gradwire::text::percent;
@@ -95,7 +95,8 @@ pub fn write_figures(
         plots(&blocks).flat_map(|plot| formats.iter().map(move |format| (plot, format)))
     {
         let path = folder.join(format!("{name}.{}", format.word()));
-        replace(disk, &path, &page.file(figure, *format)?)?;
+        let file = page.file(&figure.svg(page), *format);
+        replace(disk, &path, &file.with_context(|| format!("converting {}", path.display()))?)?;
     }
     Ok(plots(&blocks).count())
 }

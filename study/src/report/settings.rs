@@ -46,8 +46,10 @@ pub(super) fn facts(task: &Task<'_>) -> Vec<(String, String)> {
         (!words.is_empty()).then(|| (name.to_string(), words.join(", ")))
     };
     let mut facts: Vec<(String, String)> = SHOWN.iter().filter_map(fact).collect();
-    let measured = task.arms.iter().flat_map(|arm| &arm.runs).filter_map(|run| run.measured.as_ref());
-    let batches = counted(measured.map(|m| format!("{} samples of {} workers", m.batch, m.workers)));
+    let measured =
+        task.arms.iter().flat_map(|arm| &arm.runs).filter_map(|run| run.measured.as_ref());
+    let batches =
+        counted(measured.map(|m| format!("{} samples of {} workers", m.batch, m.workers)));
     let batches: Vec<String> = batches.into_iter().map(|(batch, _)| batch).collect();
     if !batches.is_empty() {
         facts.push(("A step".into(), batches.join(" or ")));

@@ -166,9 +166,10 @@ pub(super) fn work(task: &Task<'_>) -> Option<Table> {
             table.rows.push([named(arm)].into_iter().chain(cells).collect());
         }
     }
-    table.note = "On a rank's own processor clock: medians over steps, means ± sample deviation over the \
+    table.note =
+        "On a rank's own processor clock: medians over steps, means ± sample deviation over the \
                   seeds that finished."
-        .into();
+            .into();
     (!table.rows.is_empty()).then_some(table)
 }
 

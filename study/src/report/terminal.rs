@@ -154,9 +154,7 @@ fn figures(task: &Task<'_>) -> Table {
 fn times(task: &Task<'_>, target: &Target) -> Table {
     let mut table = titled(["arm".to_string()].into_iter().chain(task.links.iter().cloned()));
     for arm in task.arms.iter().filter(|arm| arm.finished().next().is_some()) {
-        let times = task.links.iter().map(|word| {
-            words::time_to(&arm.reached(word, target))
-        });
+        let times = task.links.iter().map(|word| words::time_to(&arm.reached(word, target)));
         table.row([arm.label.label.clone()].into_iter().chain(times));
     }
     table

@@ -120,8 +120,7 @@ fn on_task(on: &OnTask, unit: Unit) -> String {
     }
 }
 
-/// What was measured for a verdict, and its interval; of pairs, how they vary together and what
-/// Welch's interval would be.
+/// What was measured for a verdict, and its interval; of pairs, how they vary together.
 pub(super) fn measured(verdict: &Verdict) -> Cell {
     let Some(Interval { mean, ends, seeds }) = verdict.measured else { return Cell::none() };
     let format = |value| in_unit(value, verdict.unit);
@@ -132,12 +131,9 @@ pub(super) fn measured(verdict: &Verdict) -> Cell {
         }
         None => "one seed, so no interval".into(),
     };
-    if let Some([low, high]) = verdict.welch {
-        below += ", paired";
-        if let Some(r) = verdict.correlation {
-            below += &format!(" (r = {r:.2})");
-        }
-        below += &format!("; by Welch {} to {}", format(low), format(high));
+    if verdict.welch.is_some() {
+        let r = verdict.correlation.map(|r| format!(" (r = {r:.2})"));
+        below += &format!(", paired{}", r.unwrap_or_default());
     }
     for other in verdict.tasks.iter().skip(1) {
         below += &format!(". {}", on_task(other, verdict.unit));
@@ -238,10 +234,7 @@ mod tests {
         };
         let cell = measured(&verdict);
         assert_eq!(cell.text, "-1.00 points");
-        assert_eq!(
-            cell.below,
-            "90 %: -2.00 points to +0.00 points, 3 seeds, paired (r = 0.50); by Welch -3.00 points to +1.00 points"
-        );
+        assert_eq!(cell.below, "90 %: -2.00 points to +0.00 points, 3 seeds, paired (r = 0.50)");
         assert_eq!(bounds(&verdict), "≥ -0.50 points");
         let short = in_short(&verdict.measured.unwrap(), verdict.unit);
         assert_eq!(short, "-1.00 (-2.00 to +0.00) points");
