@@ -43,7 +43,7 @@ impl Rule for Lion {
 
 pub(crate) fn train(out: &str) -> Result<Outcome> {
     let settings =
-        ["name=own-optimizer", "workers=2", "scheme=half", "dataset.train=512", "dataset.test=128"];
+        ["name=own-optimizer", "workers=2", "scheme=half", "samples.train=512", "samples.test=128"];
     let lion = Lion { learning_rate: 1e-3, betas: [0.9, 0.99] };
     Training::with(settings)?.optimizer(lion).out(out).run()
 }

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # let folder = std::env::temp_dir().join(format!("gradwire-{}", std::process::id()));
-//! let settings = ["workers=2", "train.max_steps=2", "dataset.train=64", "dataset.test=16"];
+//! let settings = ["workers=2", "train.max_steps=2", "samples.train=64", "samples.test=16"];
 //! let outcome = gradwire::Training::with(settings)?.out(&folder).run()?;
 //! assert_eq!(outcome.summary.step, 2);
 //! # std::fs::remove_dir_all(folder)?;

@@ -19,7 +19,8 @@ use std::sync::LazyLock;
 const RECIPE: &str = r#"
 name = "small"
 workers = 2
-dataset = { kind = "synthetic-ag-news", train = 64, test = 16, vocabulary = 12 }
+dataset = { kind = "synthetic-ag-news", vocabulary = 12 }
+samples = { train = 64, test = 16 }
 model = { kind = "fasttext", dim = 2 }
 scheme = { kind = "aggregation-aware", ratio = 0.2, values = "f32" }
 policy = { momentum_correction = 0.9 }

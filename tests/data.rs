@@ -102,13 +102,12 @@ fn what_a_recipe_says_of_data_of_a_kind_stays_for_other_data_of_it() {
     let program = Program::new();
     reviews(&program.path("reviews.csv"));
     fs::write(program.path("play.txt"), "To be, or not to be. ".repeat(90)).unwrap();
-    let recipe = "model = \"gpt\"\nscheme = \"dense\"\n[dataset]\nkind = \"text\"\nlength = 8\ntest_share = 0.25\n";
+    let recipe = "model = \"gpt\"\nscheme = \"dense\"\n[dataset]\nkind = \"text\"\nlength = 8\n[samples]\ntest_share = 0.25\n";
     fs::write(program.path("own.toml"), recipe).unwrap();
     let printed = |data: &str| program.succeed(&["train", "own.toml", "--data", data, "--dry-run"]);
     says(&printed("play.txt"), &["length = 8", "test_share = 0.25", "file = \"play.txt\""]);
     let other = printed("reviews.csv");
-    says(&other, &["kind = \"table\"", "length = 64", "kind = \"fasttext\""]);
-    assert!(!other.contains("test_share"), "{other}");
+    says(&other, &["kind = \"table\"", "length = 64", "kind = \"fasttext\"", "test_share = 0.25"]);
 }
 
 #[test]
@@ -126,9 +125,9 @@ fn a_path_without_data_is_refused_before_anything_is_trained() {
         program.refuses(&words(line), 2, &[part]);
     }
     let list = program.succeed(&["list", "datasets"]);
-    says(&list, &["image-folder", "idx", "npz", "table"]);
+    says(&list, &["pictures", "arrays", "table"]);
     let keys: Value =
         serde_json::from_str(&program.succeed(&words("list keys dataset.table --json"))).unwrap();
-    says(&keys.to_string(), &["dataset.test_share", "dataset.header"]);
+    says(&keys.to_string(), &["dataset.test_file", "dataset.header"]);
     assert!(!program.path("runs").exists(), "nothing was started");
 }

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 /// Six steps, a checkpoint every two, of which two are kept; an evaluation and the best model.
 fn recipe(out: &Path) -> Recipe {
     let sets = [
-        "dataset={kind=\"synthetic-ag-news\",train=48,test=16}",
+        "dataset=synthetic-ag-news",
+        "samples={train=48,test=16}",
         "model=fasttext",
         "scheme=topk",
         "workers=2",

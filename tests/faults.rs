@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Twenty-four steps of four workers, a checkpoint every five.
 const STEPS: &str = "--set workers=4 --set scheme=topk --set train.max_steps=24 \
                      --set checkpoint.every_steps=5 --set exchange.timeout=2 \
-                     --set dataset.train=800";
+                     --set samples.train=800";
 
 fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
     quick(&[&words(STEPS)[..], more].concat())

@@ -19,7 +19,7 @@ use std::thread;
 fn recipe(out: &Path, settings: &[&str]) -> Recipe {
     let quick = [
         "dataset=synthetic-ag-news",
-        "dataset.train=400",
+        "samples.train=400",
         "model=fasttext",
         "name=quick",
         "workers=4",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Eight steps.
 const STEPS: &str = "--set train.max_steps=8 --set checkpoint.every_steps=3 \
-                     --set dataset.train=400 --set schedule=constant";
+                     --set samples.train=400 --set schedule=constant";
 
 /// The same in one process of four workers.
 fn alone(settings: &[&str]) -> (Program, PathBuf) {

@@ -50,8 +50,8 @@ fn images_overlap_without_a_trace() {
     same(&[
         "dataset=synthetic-cifar10",
         "model=resnet20",
-        "dataset.train=52",
-        "dataset.test=16",
+        "samples.train=52",
+        "samples.test=16",
         "workers=3",
         "train.batch=4",
         "train.accumulate=2",

@@ -66,7 +66,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
     for (line, part) in [
         ("train sidco", "gradwire reproduce sidco"),
         ("reproduce cifar10-topk", "gradwire train cifar10-topk"),
-        ("train --set dataset.train=0", "dataset.train"),
+        ("train --set samples.train=0", "samples.train"),
     ] {
         let error = program.refuse(&words(line), 2);
         assert!(error.starts_with("error: ") && error.contains(part), "{line}: {error}");
@@ -161,7 +161,7 @@ fn what_cannot_be_trained_is_refused_before_it_begins() {
     let program = Program::new();
     fs::write(program.path("taken"), "a file").unwrap();
     program.refuses(&quick(&["--out", "taken"]), 1, &["taken"]);
-    program.refuses(&quick(&["--workers", "20", "--set", "dataset.train=12"]), 1, &["20", "12"]);
+    program.refuses(&quick(&["--workers", "20", "--set", "samples.train=12"]), 1, &["20", "12"]);
     let large = "train --quiet --model fasttext --set model.dim=100000000000 \
                  --set dataset={kind=\"synthetic-ag-news\"}";
     program.refuses(&words(large), 1, &["4 workers with", "fewer workers"]);

@@ -15,7 +15,8 @@ links = ["1gbit"]
 
 [recipe]
 workers = 2
-dataset = { kind = "synthetic-cifar10", train = 64, test = 32 }
+dataset = "synthetic-cifar10"
+samples = { train = 64, test = 32 }
 model = "resnet20"
 record.every = 1
 threads = 1

@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A run of two and a half epochs of 10 steps with checkpoints in the middle of them.
-const STEPS: &str = "--set dataset.train=480 --set dataset.test=60 --set train.batch=16 \
+const STEPS: &str = "--set samples.train=480 --set samples.test=60 --set train.batch=16 \
                      --set train.max_steps=24 --set checkpoint.every_steps=7 \
                      --set checkpoint.keep_last=9";
 
@@ -100,8 +100,8 @@ fn batch_norm_and_running_means_go_on_bit_for_bit() {
         let batch_norm = format!("train.batch_norm={batch_norm}");
         let optimizer = format!("optimizer={{kind=\"{kind}\",learning_rate=0.01}}");
         let train = words(
-            "train --quiet --workers 2 --epochs 3 --set name=quick --set dataset.train=48 \
-             --set dataset.test=16 --set train.batch=4 --set train.accumulate=2 \
+            "train --quiet --workers 2 --epochs 3 --set name=quick --set samples.train=48 \
+             --set samples.test=16 --set train.batch=4 --set train.accumulate=2 \
              --set train.clip_norm=0.5 --set policy.force=true \
              --set record.every=1 --set checkpoint.every_steps=2 --set checkpoint.keep_last=9",
         );
@@ -124,8 +124,8 @@ fn averages_go_on_bit_for_bit() {
         let program = Program::new();
         let average = format!("average={average}");
         let train = words(
-            "train --quiet --workers 2 --epochs 3 --set name=quick --set dataset.train=48 \
-             --set dataset.test=16 --set train.batch=4 --set train.test_views=mirror-translate \
+            "train --quiet --workers 2 --epochs 3 --set name=quick --set samples.train=48 \
+             --set samples.test=16 --set train.batch=4 --set train.test_views=mirror-translate \
              --set augment={flip=\"alternating\",translate=2,border=\"reflect\"} \
              --set optimizer={kind=\"sgd\",decoupled=true,weight_decay=0.01,norm_bias_rate=4} \
              --set schedule={kind=\"triangular\"} \

@@ -37,7 +37,7 @@ STEPS = 24
 # A run of half a second: a linear text model, checkpoints in the middle of epochs.
 SHORT = [
     "train", "--quiet",
-    "--set", "dataset={kind=\"synthetic-ag-news\",train=480,test=60}",
+    "--set", "dataset=synthetic-ag-news", "--set", "samples={train=480,test=60}",
     "--set", "model=fasttext",
     "--set", "name=soak",
     "--set", f"train.max_steps={STEPS}",
@@ -239,7 +239,7 @@ CHANGES = [
     ["--set", "train.max_steps=30"], ["--set", "train.max_steps=10"], ["--set", "train.batch=8"],
     ["--set", "optimizer.kind=adamw"], ["--set", "checkpoint.every_steps=5"],
     ["--set", "record.histograms_every=2"], ["--set", "checkpoint.keep_last=1"],
-    ["--set", "exchange.topology=server"], ["--set", "dataset.train=400"], ["--set", "dataset.seed=5"],
+    ["--set", "exchange.topology=server"], ["--set", "samples.train=400"], ["--set", "dataset.length=24"],
     ["--set", "model=textcnn"], ["--set", "schedule.kind=cosine"], ["--set", "policy.warmup_steps=2"],
     ["--name", "renamed"], ["--tag", "soaked"], ["--set", "no.such=key"], ["--scheme", "none"],
 ]
@@ -267,8 +267,7 @@ def decisive(text):
     recipe = {key: value for key, value in recipe.items() if key not in FREE}
     recipe["exchange"] = {key: recipe.get("exchange", {}).get(key) for key in ("topology", "downlink")}
     recipe["dataset"].pop("dir", None)
-    for key in ("evaluation_batch", "evaluate_every"):
-        recipe["train"].pop(key, None)
+    recipe["train"].pop("evaluate_every", None)
     # A scheme's default policy may or may not be written out.
     recipe.pop("policy", None)
     return recipe

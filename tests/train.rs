@@ -11,7 +11,7 @@ use std::fs;
 fn a_run_learns_and_leaves_a_whole_record() {
     let program = Program::new();
     let out = program.succeed(&words(
-        "train --epochs 2 --workers 2 --set dataset.train=640 --set dataset.test=128 \
+        "train --epochs 2 --workers 2 --set samples.train=640 --set samples.test=128 \
          --set train.batch=16 --set record.histograms_every=10",
     ));
     assert!(out.contains("tensorboard --logdir"), "{out}");
@@ -139,7 +139,7 @@ fn dense_workers_together_are_one_worker_with_their_batch() {
         let (batch, accumulate) =
             (format!("train.batch={batch}"), format!("train.accumulate={accumulate}"));
         // 1,000 samples leave a last step of uneven shares in each epoch.
-        let dense = words("--scheme dense --set dataset.train=1000 --set train.max_steps=20");
+        let dense = words("--scheme dense --set samples.train=1000 --set train.max_steps=20");
         let more = ["--workers", workers, "--set", &batch, "--set", &accumulate];
         let run = program.train(&[&dense[..], &more].concat());
         let (_, bytes) =
@@ -159,7 +159,7 @@ fn dense_workers_together_are_one_worker_with_their_batch() {
 #[test]
 fn more_workers_than_cores_and_uneven_tails_end_well() {
     let program = Program::new();
-    let line = "--workers 9 --epochs 3 --set train.batch=7 --set dataset.train=70";
+    let line = "--workers 9 --epochs 3 --set train.batch=7 --set samples.train=70";
     let run = program.train(&words(line));
     // 70 samples, 63 a step: the second step of an epoch has 7 samples for 9 workers.
     let samples = numbers(&events(&run, "step"), "samples");

@@ -83,7 +83,7 @@ fn take_data(source: &mut Source, path: &Path) -> Result<()> {
     if let (Value::Table(new), Some(Value::Table(own))) = (&mut dataset, own)
         && new.get("kind") == own.get("kind")
     {
-        let place = |key: &str| ["dir", "file", "test_file"].contains(&key);
+        let place = |key: &str| ["dir", "file", "path", "test_file"].contains(&key);
         new.extend(own.into_iter().filter(|(key, _)| !place(key)));
     }
     let config: gradwire_datasets::Config = dataset.clone().try_into()?;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use gradwire_datasets::{
-    AgNews, Augment, Augmentation, Batch, Cifar10, Cifar100, Column, Columns, Config, Data,
-    Dataset, Idx, ImageFolder, Labels, Npz, Table, look,
+    AgNews, Arrays, Augment, Augmentation, Batch, Cifar10, Cifar100, Column, Columns, Config, Data,
+    Dataset, Labels, Pictures, Reading, Selection, Table, look,
 };
 use tempfile::TempDir;
 
@@ -18,8 +18,8 @@ static SCRATCH: LazyLock<TempDir> =
 /// Both files of CIFAR-10 hold these bytes.
 pub(crate) fn cifar10(bytes: &[u8]) {
     let dir = with("cifar-10-batches-bin", &["data_batch_1.bin", "test_batch.bin"], bytes);
-    let config = Cifar10 { dir, partial: true, train_limit: Some(1), test_limit: None };
-    read(&Config::Cifar10(config));
+    let one = Selection { train: Some(1), ..Selection::default() };
+    read_some(&Config::Cifar10(Cifar10 { dir, partial: true }), one);
 }
 
 /// Both files of CIFAR-100 hold these bytes.
@@ -27,8 +27,7 @@ pub(crate) fn cifar100(bytes: &[u8]) {
     let dir = with("cifar-100-binary", &["train.bin", "test.bin"], bytes);
     for labels in [Labels::Fine, Labels::Coarse] {
         let dir = dir.clone();
-        let config = Cifar100 { dir, labels, partial: true, train_limit: None, test_limit: None };
-        read(&Config::Cifar100(config));
+        read(&Config::Cifar100(Cifar100 { dir, labels, partial: true }));
     }
 }
 
@@ -44,13 +43,13 @@ pub(crate) fn own(bytes: &[u8]) {
     let names = ["a/1.png", "a/2.jpg", "b/1.png", "b/2.jpg", "own.npz", "own.csv"];
     let idx = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"];
     let file = with("own", &[&names[..], &idx].concat(), bytes).join("own");
-    let dir = file.clone();
     let path = |name: &str| file.join(name);
     let two = Columns::One(Column::Number(2));
     let table = Table { text: two, label: Column::Number(1), minimum_count: 1, ..Table::default() };
-    read(&Config::ImageFolder(ImageFolder { dir: dir.clone(), size: 8, ..ImageFolder::default() }));
-    read(&Config::Idx(Idx { dir, ..Idx::default() }));
-    read(&Config::Npz(Npz { file: path("own.npz"), ..Npz::default() }));
+    let pictures = Pictures { path: file.clone(), size: 8, ..Pictures::default() };
+    read(&Config::Pictures(pictures));
+    read(&Config::Arrays(Arrays { path: file.clone() }));
+    read(&Config::Arrays(Arrays { path: path("own.npz") }));
     read(&Config::Table(Table { file: path("own.csv"), ..table }));
     for name in names {
         drop(look(&path(name)));
@@ -72,7 +71,12 @@ fn with(folder: &str, files: &[&str], bytes: &[u8]) -> std::path::PathBuf {
 }
 
 fn read(config: &Config) {
-    let Ok(data) = config.load(Path::new("/nonexistent")) else { return };
+    read_some(config, Selection::default());
+}
+
+fn read_some(config: &Config, samples: Selection) {
+    let reading = Reading { scratch: Path::new("/nonexistent"), samples, vocabulary: None };
+    let Ok(data) = config.load_as(&reading) else { return };
     let Data { train, test, .. } = data;
     let mut batch = Batch::default();
     for set in [&train, &test] {

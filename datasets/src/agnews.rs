@@ -5,23 +5,19 @@
 //! every field in double quotes, a quote inside a field written twice, UTF-8.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "fetch")]
 use crate::convert;
-use crate::dataset::Shape;
-use crate::definition::{
-    About, DEFAULT_DIR, Data, Definition, Form, Holds, check_count, check_limits,
-};
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, Holds, Reading, Selection};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
-use crate::error::{Error, Result, RowProblem};
+use crate::error::Result;
 use crate::files::{self, FileSum, Official, Place};
 use crate::open::rows;
-use crate::text::{Texts, Vocabulary};
+use crate::text::{Labelled, Words};
 
 /// Where AG News lies, how much of it to use and how its words are numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,12 +37,6 @@ pub struct AgNews {
     pub length: usize,
     /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
     pub partial: bool,
-    /// Use only the first so many training texts (the vocabulary is then theirs).
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub train_limit: Option<usize>,
-    /// Use only the first so many test texts.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub test_limit: Option<usize>,
 }
 
 impl Default for AgNews {
@@ -57,8 +47,6 @@ impl Default for AgNews {
             minimum_count: 2,
             length: 64,
             partial: false,
-            train_limit: None,
-            test_limit: None,
         }
     }
 }
@@ -73,67 +61,52 @@ impl Definition for AgNews {
     }
 
     fn form(&self) -> Result<Form> {
-        let shape = Shape::Text { vocabulary: self.vocabulary, length: self.length };
-        Ok(Form { shape, classes: CLASSES.len() })
+        Ok(Form { shape: self.words().shape(), classes: CLASSES.len() })
     }
 
     fn holds(&self) -> Holds {
         Holds::Texts
     }
 
-    fn validate(&self) -> Result<()> {
-        check_count("dataset.vocabulary", self.vocabulary, 3, 1 << 20)?;
-        check_count("dataset.length", self.length, 1, 1 << 16)?;
-        if self.minimum_count == 0 {
-            return Err(Error::setting("dataset.minimum_count", &0, "write 1 to keep every word"));
-        }
-        check_limits(self.train_limit, self.test_limit)
+    fn validate(&self, samples: &Selection) -> Result<()> {
+        samples.share(true)?;
+        self.words().validate()
     }
 
-    fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+    fn load(&self, reading: &Reading<'_>) -> Result<Data> {
         let folder = PLACE.find(&self.dir, OFFICIAL.iter().map(|file| file.name))?;
         let mut files = Vec::new();
-        let mut read = |official: &Official, limit: Option<usize>| {
+        let mut read = |official: &Official, limit: Option<usize>| -> Result<Labelled> {
             let path = folder.join(official.name);
             let contents = PLACE.read(&path, LIMIT, &Files.expected(official))?;
             let mut rows = parse(&path, &contents)?;
             let found = rows.len() as u64;
             if found > official.records || (found < official.records && !self.partial) {
-                let (official, offset) = (official.records, contents.len() as u64);
-                return Err(Error::RecordCount { path, found, official, offset });
+                return Err(files::record_count(&path, found, official.records, &contents));
             }
             rows.truncate(limit.unwrap_or(usize::MAX));
             files.push(FileSum::new(official, &contents));
-            Ok(rows)
+            Ok(rows.into_iter().map(|row| (row.text, u32::from(row.class))).unzip())
         };
         let [train, test] = &OFFICIAL;
-        let train = read(train, self.train_limit)?;
-        let test = read(test, self.test_limit)?;
-        let texts = train.iter().map(|row| row.text.as_str());
-        let vocabulary = match vocabulary {
-            Some(json) => Vocabulary::from_json(json)?,
-            None => Vocabulary::train(texts, self.vocabulary, self.minimum_count)?,
-        };
-        let set = |rows: &[Row]| {
-            let texts: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
-            let labels = rows.iter().map(|row| row.class.into()).collect();
-            let classes = CLASSES.iter().map(|&name| name.to_owned()).collect();
-            Texts::new(&texts, labels, classes, &vocabulary, self.length)
-        };
-        Ok(Data {
-            train: Arc::new(set(&train)?),
-            test: Arc::new(set(&test)?),
-            altered: files::altered(&files, self.partial),
-            warnings: files::twice(&files).into_iter().chain(vocabulary.warning()).collect(),
-            files,
-            vocabulary: Some(vocabulary.to_json()?),
-            bytes_per_token: None,
-            normalisation: None,
-        })
+        let sets = [read(train, reading.samples.train)?, read(test, reading.samples.test)?];
+        let classes: Vec<String> = CLASSES.iter().map(|&name| name.to_owned()).collect();
+        let (altered, twice) = (files::altered(&files, self.partial), files::twice(&files));
+        let mut data = self.words().into_data(sets, &classes, files, reading.vocabulary)?;
+        data.altered = altered;
+        data.warnings.extend(twice);
+        Ok(data)
     }
 
     fn distribution(&self) -> Option<&'static dyn Distribution> {
         Some(&Files)
+    }
+}
+
+impl AgNews {
+    fn words(&self) -> Words {
+        let &Self { vocabulary, minimum_count, length, .. } = self;
+        Words { vocabulary, minimum_count, length }
     }
 }
 
@@ -223,26 +196,37 @@ fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
         Ok(())
     })?;
     if rows.is_empty() {
-        let expected = "a row for each record, of class, title, description,".into();
-        return Err(Error::Empty { path: path.to_owned(), expected });
+        return Err(files::empty(path, "a row for each record, of class, title, description,"));
     }
     Ok(rows)
 }
 
 /// One record.
-fn row(row: &rows::Row<'_>) -> std::result::Result<Row, RowProblem> {
+fn row(row: &rows::Row<'_>) -> std::result::Result<Row, String> {
     // A row of quoted fields that is cut after a comma seems to end in an empty one.
     if row.raw.starts_with(b"\"") && !row.raw.ends_with(b"\"") {
-        return Err(RowProblem::OpenQuote);
+        return Err(rows::OPEN_QUOTE.into());
     }
     if row.len() != COLUMNS {
-        return Err(RowProblem::Columns { found: row.len() });
+        return Err(format!(
+            "{} columns, but class, title and description are expected; the file is damaged or of another data set, \
+             fetch or unpack it again, or read it as dataset.kind = \"table\"",
+            row.len()
+        ));
     }
     let class = match row.field(0).as_bytes() {
         [digit @ b'1'..=b'4'] => digit - b'1',
         _ => {
-            let found = row.field(0).chars().take(40).collect();
-            return Err(RowProblem::Class { found, is_first: row.number == 1 });
+            let found: String = row.field(0).chars().take(40).collect();
+            let is_header = row.number == 1 && found.trim().parse::<f64>().is_err();
+            let remedy = match found.as_str() {
+                "0" => "its labels seem to start at 0: add 1 to each, or read the file as",
+                _ if is_header => "this is a header line: delete it, or read the file as",
+                _ => "fetch or unpack the file again, or read it as",
+            };
+            return Err(format!(
+                "column 1 says {found:?}, but classes are 1, 2, 3 and 4; {remedy} dataset.kind = \"table\""
+            ));
         }
     };
     // Some copies have no titles: their text must not begin with a space.
@@ -257,6 +241,7 @@ fn row(row: &rows::Row<'_>) -> std::result::Result<Row, RowProblem> {
 mod tests {
     use super::*;
     use crate::dataset::{Features, batch_of};
+    use crate::error::Error;
     use proptest::prelude::*;
     use std::fs;
 
@@ -268,17 +253,6 @@ mod tests {
 
     fn read(contents: &[u8]) -> Result<Vec<Row>> {
         parse(Path::new("train.csv"), contents)
-    }
-
-    /// The place and the problem that `contents` are refused for.
-    fn refused(contents: &[u8]) -> (u64, u64, u64, RowProblem) {
-        let error = read(contents).unwrap_err();
-        let message = error.to_string();
-        assert!(message.contains("train.csv") && message.contains("byte"), "{message}");
-        match error {
-            Error::Row { record, line, offset, problem, .. } => (record, line, offset, problem),
-            other => panic!("{other}"),
-        }
     }
 
     #[test]
@@ -296,21 +270,31 @@ mod tests {
 
     #[test]
     fn bad_rows_are_told_with_their_place() {
-        let is_refused = |row: &[u8], line: u64, offset: u64, problem: RowProblem| {
-            let found = refused(&[GOOD.as_bytes(), row].concat());
-            assert_eq!(found, (4, line, GOOD.len() as u64 + offset, problem));
-        };
-        for class in ["0", "5", "12", "", "Class Index", " 1"] {
-            let row = format!("\"{class}\",\"a\",\"b\"\n");
-            let problem = RowProblem::Class { found: class.to_owned(), is_first: false };
-            is_refused(row.as_bytes(), 4, 0, problem);
+        let fourth: [(&[u8], u64, usize, &str); 12] = [
+            (b"\"0\",\"a\",\"b\"\n", 4, 0, "labels seem to start at 0: add 1"),
+            (b"\"5\",\"a\",\"b\"\n", 4, 0, "column 1 says \"5\""),
+            (b"\"12\",\"a\",\"b\"\n", 4, 0, "column 1 says \"12\""),
+            (b"\"\",\"a\",\"b\"\n", 4, 0, "column 1 says \"\""),
+            (b"\"Class Index\",\"a\",\"b\"\n", 4, 0, "fetch or unpack the file again"),
+            (b"\" 1\",\"a\",\"b\"\n", 4, 0, "column 1 says \" 1\""),
+            (b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n", 4, 0, "2 columns, but class"),
+            (b"\n\n\"1\",\"a\",\"b\",\"c\"", 6, 2, "4 columns, but class"),
+            (b"\"1\",\"a\",\"cut sho", 4, 0, "a double quote is missing"),
+            (
+                b"\"1\",\"He said \\\"hi\\\"\",\"text\"\n",
+                4,
+                15,
+                "a quote closes a field, and more follows",
+            ),
+            (b"\"1\",\"a\xff\",\"b\"\n", 4, 6, "column 2 is not valid UTF-8"),
+            (b"\"1\",\"a\",\"b\xff\"\n", 4, 10, "column 3 is not valid UTF-8"),
+        ];
+        for (row, line, within, problem) in fourth {
+            let message = read(&[GOOD.as_bytes(), row].concat()).unwrap_err().to_string();
+            let place =
+                format!("train.csv: record 4 (line {line}, byte {}): ", GOOD.len() + within);
+            assert!(message.starts_with(&place) && message.contains(problem), "{message}");
         }
-        let columns = |found| RowProblem::Columns { found };
-        is_refused(b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n", 4, 0, columns(2));
-        is_refused(b"\n\n\"1\",\"a\",\"b\",\"c\"", 6, 2, columns(4));
-        is_refused(b"\"1\",\"a\",\"cut sho", 4, 0, RowProblem::OpenQuote);
-        let escaped = b"\"1\",\"He said \\\"hi\\\"\",\"text\"\n";
-        is_refused(escaped, 4, 15, RowProblem::AfterQuote { at: 15 });
         for (first, words) in [
             ("0", "labels seem to start at 0: add 1"),
             ("Class Index", "this is a header line: delete it"),
@@ -320,7 +304,6 @@ mod tests {
                 read(format!("\"{first}\",\"a\",\"b\"\n").as_bytes()).unwrap_err().to_string();
             assert!(message.contains("line 1") && message.contains(words), "{message}");
         }
-        is_refused(b"\"1\",\"a\xff\",\"b\"\n", 4, 6, RowProblem::Utf8 { column: 2, at: 6 });
     }
 
     #[test]
@@ -341,8 +324,9 @@ mod tests {
         AgNews { dir: dir.to_owned(), partial: true, minimum_count: 1, ..AgNews::default() }
     }
 
-    fn load(config: &AgNews, vocabulary: Option<&str>) -> Result<Data> {
-        config.load(Path::new("nowhere"), vocabulary)
+    fn load(config: &AgNews, vocabulary: Option<&str>, train: Option<usize>) -> Result<Data> {
+        let samples = Selection { train, ..Selection::default() };
+        config.load(&Reading { scratch: Path::new("nowhere"), samples, vocabulary })
     }
 
     #[test]
@@ -351,7 +335,7 @@ mod tests {
         let folder = dir.path().join("ag_news_csv");
         files::write(&folder.join("train.csv"), GOOD.as_bytes()).unwrap();
         files::write(&folder.join("test.csv"), b"\"2\",\"Oil barrel\",\"price\"").unwrap();
-        let data = load(&config(dir.path()), None).unwrap();
+        let data = load(&config(dir.path()), None, None).unwrap();
         assert_eq!((data.train.len(), data.test.len()), (3, 1));
         assert_eq!(data.train.classes(), ["World", "Sports", "Business", "Sci/Tech"]);
         let batch = batch_of(&*data.test, &[0], None);
@@ -361,31 +345,32 @@ mod tests {
         assert_eq!(ids[2..4], [crate::UNK, crate::PAD]);
 
         // With the vocabulary of a run, texts get that run's ids, whatever the training set.
-        let limited = AgNews { train_limit: Some(1), ..config(dir.path()) };
-        let again = load(&limited, data.vocabulary.as_deref()).unwrap();
+        let config = config(dir.path());
+        let again = load(&config, data.vocabulary.as_deref(), Some(1)).unwrap();
         assert_eq!(batch_of(&*again.test, &[0], None), batch);
-        assert!(load(&limited, Some("{}")).is_err());
+        assert!(load(&config, Some("{}"), None).is_err());
     }
 
     #[test]
     fn bad_files_and_settings_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        let error = load(&config, None).err().unwrap();
+        let error = load(&config, None, None).err().unwrap();
         assert!(error.to_string().contains("gradwire data fetch ag-news"), "{error}");
         fs::write(dir.path().join("train.csv"), GOOD).unwrap();
-        assert!(matches!(load(&config, None), Err(Error::Missing { .. })));
+        assert!(matches!(load(&config, None, None), Err(Error::Missing { .. })));
         for nothing in ["", "\n", "\r\n\n"] {
             fs::write(dir.path().join("test.csv"), nothing).unwrap();
-            assert!(matches!(load(&config, None), Err(Error::Empty { .. })), "{nothing:?}");
+            let error = load(&config, None, None).err().unwrap().to_string();
+            assert!(error.contains("test.csv is empty (byte 0)"), "{nothing:?}: {error}");
         }
         fs::write(dir.path().join("test.csv"), GOOD).unwrap();
-        load(&config, None).unwrap();
-        let whole = load(&AgNews { partial: false, ..config }, None);
-        assert!(matches!(whole, Err(Error::RecordCount { found: 3, official: 120_000, .. })));
+        load(&config, None, None).unwrap();
+        let whole = load(&AgNews { partial: false, ..config }, None, None).err().unwrap();
+        assert!(whole.to_string().contains("holds 3 records, the official file 120000"), "{whole}");
         for (vocabulary, minimum_count, length) in [(2, 1, 64), (100, 0, 64), (100, 1, 0)] {
             let config = AgNews { vocabulary, minimum_count, length, ..AgNews::default() };
-            assert!(matches!(config.validate(), Err(Error::Setting { .. })));
+            assert!(matches!(config.validate(&Selection::default()), Err(Error::Setting { .. })));
         }
     }
 

@@ -6,13 +6,12 @@
 //! each row by row.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "fetch")]
 use crate::convert;
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, check_limits};
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
@@ -30,17 +29,11 @@ pub struct Cifar10 {
     pub dir: PathBuf,
     /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
     pub partial: bool,
-    /// Use only the first so many training images (mean and deviation are then theirs).
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub train_limit: Option<usize>,
-    /// Use only the first so many test images.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub test_limit: Option<usize>,
 }
 
 impl Default for Cifar10 {
     fn default() -> Self {
-        Self { dir: DEFAULT_DIR.into(), partial: false, train_limit: None, test_limit: None }
+        Self { dir: DEFAULT_DIR.into(), partial: false }
     }
 }
 
@@ -57,12 +50,12 @@ impl Definition for Cifar10 {
         Ok(Form { shape: CIFAR.shape(), classes: 10 })
     }
 
-    fn validate(&self) -> Result<()> {
-        check_limits(self.train_limit, self.test_limit)
+    fn validate(&self, samples: &Selection) -> Result<()> {
+        samples.share(true).map(drop)
     }
 
-    fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
-        CIFAR10.load(&self.dir, 0, self.partial, [self.train_limit, self.test_limit])
+    fn load(&self, reading: &Reading<'_>) -> Result<Data> {
+        CIFAR10.load(&self.dir, 0, self.partial, &reading.samples)
     }
 
     fn distribution(&self) -> Option<&'static dyn Distribution> {
@@ -81,23 +74,11 @@ pub struct Cifar100 {
     pub labels: Labels,
     /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
     pub partial: bool,
-    /// Use only the first so many training images (mean and deviation are then theirs).
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub train_limit: Option<usize>,
-    /// Use only the first so many test images.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub test_limit: Option<usize>,
 }
 
 impl Default for Cifar100 {
     fn default() -> Self {
-        Self {
-            dir: DEFAULT_DIR.into(),
-            labels: Labels::Fine,
-            partial: false,
-            train_limit: None,
-            test_limit: None,
-        }
+        Self { dir: DEFAULT_DIR.into(), labels: Labels::Fine, partial: false }
     }
 }
 
@@ -118,16 +99,16 @@ impl Definition for Cifar100 {
         Ok(Form { shape: CIFAR.shape(), classes })
     }
 
-    fn validate(&self) -> Result<()> {
-        check_limits(self.train_limit, self.test_limit)
+    fn validate(&self, samples: &Selection) -> Result<()> {
+        samples.share(true).map(drop)
     }
 
-    fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+    fn load(&self, reading: &Reading<'_>) -> Result<Data> {
         let label = match self.labels {
             Labels::Coarse => 0,
             Labels::Fine => 1,
         };
-        CIFAR100.load(&self.dir, label, self.partial, [self.train_limit, self.test_limit])
+        CIFAR100.load(&self.dir, label, self.partial, &reading.samples)
     }
 
     fn distribution(&self) -> Option<&'static dyn Distribution> {
@@ -220,13 +201,7 @@ impl Format {
 
     /// Reads both sets from `dir`, of each the first so many images; the class is the record's label
     /// number `label`.
-    fn load(
-        &self,
-        dir: &Path,
-        label: usize,
-        partial: bool,
-        limits: [Option<usize>; 2],
-    ) -> Result<Data> {
+    fn load(&self, dir: &Path, label: usize, partial: bool, samples: &Selection) -> Result<Data> {
         let folder = self.place.find(dir, self.files().iter().map(|file| file.name))?;
         let mut files = Vec::new();
         let mut gather = |officials: &[Official], limit: Option<usize>| {
@@ -242,8 +217,7 @@ impl Format {
                 // All records are checked, also those that are not gathered.
                 let found = self.check(&path, &contents)?;
                 if found != official.records && !partial {
-                    let (official, offset) = (official.records, contents.len() as u64);
-                    return Err(Error::RecordCount { path, found, official, offset });
+                    return Err(files::record_count(&path, found, official.records, &contents));
                 }
                 gathered.reserve(rest.min(found as usize));
                 for record in contents.chunks_exact(self.record_bytes()).take(rest) {
@@ -254,19 +228,15 @@ impl Format {
             }
             Ok(gathered)
         };
-        let train = gather(self.train, limits[0])?;
-        let test = gather(std::slice::from_ref(&self.test), limits[1])?;
+        let train = gather(self.train, samples.train)?;
+        let test = gather(std::slice::from_ref(&self.test), samples.test)?;
         let (train, test, normalisation) =
             Gathered::into_sets(train, test, CIFAR, self.labels[label].classes.iter().copied());
         Ok(Data {
-            train: Arc::new(train),
-            test: Arc::new(test),
             altered: files::altered(&files, partial),
             warnings: files::twice(&files).into_iter().collect(),
-            files,
-            vocabulary: None,
-            bytes_per_token: None,
             normalisation: Some(normalisation),
+            ..Data::new(train, test, files)
         })
     }
 
@@ -277,25 +247,27 @@ impl Format {
         let count = records.len();
         let rest = records.remainder().len();
         if rest != 0 {
-            return Err(Error::CutShort {
-                path: path.to_owned(),
-                record: count as u64 + 1,
-                offset: (count * size) as u64,
-                found: rest as u64,
-                record_bytes: size as u64,
-            });
+            let problem = format!(
+                "record {} begins at byte {} and is cut short: {rest} of {size} bytes; the file is damaged, fetch or \
+                 unpack it again",
+                count + 1,
+                count * size
+            );
+            return Err(Error::within(path, problem));
         }
         for (number, record) in records.enumerate() {
             for (byte, label) in self.labels.iter().enumerate() {
                 if usize::from(record[byte]) >= label.classes.len() {
-                    return Err(Error::Label {
-                        path: path.to_owned(),
-                        record: number as u64 + 1,
-                        offset: (number * size + byte) as u64,
-                        label: label.name,
-                        found: record[byte],
-                        last: (label.classes.len() - 1) as u8,
-                    });
+                    let problem = format!(
+                        "record {} (byte {}) has the {} label {}, but labels run from 0 to {}; the file is damaged or \
+                         of another data set, fetch or unpack it again",
+                        number + 1,
+                        number * size + byte,
+                        label.name,
+                        record[byte],
+                        label.classes.len() - 1
+                    );
+                    return Err(Error::within(path, problem));
                 }
             }
         }

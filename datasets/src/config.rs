@@ -8,12 +8,10 @@ use std::path::Path;
 
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
-use crate::definition::{About, Data, Definition};
+use crate::definition::{About, Data, Definition, Reading, Selection};
 use crate::error::Result;
-use crate::open::folder::ImageFolder;
-use crate::open::idx::Idx;
-use crate::open::image_table::ImageTable;
-use crate::open::npz::Npz;
+use crate::open::arrays::Arrays;
+use crate::open::pictures::Pictures;
 use crate::open::table::Table;
 use crate::plain_text::PlainText;
 use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100, SyntheticText};
@@ -26,10 +24,8 @@ gradwire_registry::registry! {
         Cifar10(Cifar10),
         Cifar100(Cifar100),
         AgNews(AgNews),
-        ImageFolder(ImageFolder),
-        ImageTable(ImageTable),
-        Idx(Idx),
-        Npz(Npz),
+        Pictures(Pictures),
+        Arrays(Arrays),
         Table(Table),
         Text(PlainText),
         SyntheticCifar10(SyntheticCifar10),
@@ -77,19 +73,19 @@ impl Config {
     ///
     /// Whatever is wrong with the settings or the files: see [`Error`](crate::Error).
     pub fn load(&self, scratch: &Path) -> Result<Data> {
-        self.load_with(scratch, None)
+        self.load_as(&Reading { scratch, samples: Selection::default(), vocabulary: None })
     }
 
-    /// As [`load`](Self::load), with the vocabulary of an earlier run (its [`Data::vocabulary`]),
-    /// so that words get the ids its model was trained on. Images have no vocabulary and ignore it.
+    /// As [`load`](Self::load), with some of the samples, or with the vocabulary of an earlier run.
     ///
     /// # Errors
     ///
     /// As [`load`](Self::load), and [`Error::Vocabulary`](crate::Error::Vocabulary) when
-    /// `vocabulary` is not one of ours.
-    pub fn load_with(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        self.validate()?;
-        self.definition().load(scratch, vocabulary)
+    /// the vocabulary is not one of ours.
+    pub fn load_as(&self, reading: &Reading<'_>) -> Result<Data> {
+        reading.samples.validate()?;
+        self.validate(&reading.samples)?;
+        self.definition().load(reading)
     }
 }
 
@@ -108,7 +104,7 @@ mod tests {
             assert_eq!(parsed, config);
             let text = toml::to_string(&config).unwrap();
             assert_eq!(toml::from_str::<Config>(&text).unwrap(), config, "{text}");
-            config.validate().unwrap();
+            config.validate(&Selection::default()).unwrap();
         }
         // The compiler's list of kinds is as long as ours.
         let error = toml::from_str::<Config>("kind = 'mnist'").unwrap_err().to_string();

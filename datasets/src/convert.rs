@@ -46,7 +46,7 @@ pub(crate) fn texts(repository: &'static str, split: &[Box<dyn FileReader>]) -> 
             .write_record([class.to_string().as_str(), "", text])
             .map_err(|error| error.to_string())
     })?;
-    writer.into_inner().map_err(|error| converted(repository, error.to_string()))
+    writer.into_inner().map_err(|error| converted(repository, error))
 }
 
 /// Calls `each` with every row of all files, in order.
@@ -57,8 +57,7 @@ fn rows(
 ) -> Result<()> {
     let mut number = 0u64;
     for file in split {
-        let rows =
-            file.get_row_iter(None).map_err(|error| converted(repository, error.to_string()))?;
+        let rows = file.get_row_iter(None).map_err(|error| converted(repository, error))?;
         for row in rows {
             number += 1;
             let done = row.map_err(|error| error.to_string()).and_then(|row| each(&row));
@@ -68,8 +67,13 @@ fn rows(
     Ok(())
 }
 
-fn converted(repository: &'static str, problem: String) -> Error {
-    Error::Converted { repository, problem }
+/// What the hub gave is not the data set.
+pub(crate) fn converted(repository: &str, problem: impl std::fmt::Display) -> Error {
+    let problem = format!(
+        "what the Hugging Face hub gave as {repository} is not the data set: {problem}; delete it from the hub's cache \
+         and try again, or use the official files"
+    );
+    Error::Hub { problem }
 }
 
 fn column<'a>(row: &'a Row, name: &str) -> Option<&'a Field> {
@@ -193,7 +197,7 @@ mod tests {
     fn problem(png: Vec<u8>, label: i64) -> String {
         let file = made::images(&["label"], &[(png, vec![label])]);
         let error = images("uoft-cs/cifar10", &["label"], &[made::open(&file)]).unwrap_err();
-        assert!(matches!(error, Error::Converted { .. }));
+        assert!(error.to_string().contains("cifar10 is not the data set"));
         error.to_string()
     }
 

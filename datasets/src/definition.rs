@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use gradwire_registry::About;
+use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, Shape};
 use crate::distribution::Distribution;
@@ -33,21 +34,19 @@ pub trait Definition {
         Holds::Images
     }
 
-    /// Checks what can be checked without touching a file.
+    /// Checks what can be checked without touching a file, with a selection that is valid by itself.
     ///
     /// # Errors
     ///
     /// [`Error::Setting`] naming the setting and what to write instead.
-    fn validate(&self) -> Result<()>;
+    fn validate(&self, samples: &Selection) -> Result<()>;
 
-    /// Reads the whole data set into memory, checking every record. What is made up is first
-    /// written below `scratch`, unless it is there already. `vocabulary` is the
-    /// [`Data::vocabulary`] of an earlier run; what has no vocabulary ignores it.
+    /// Reads the whole data set into memory, checking every record.
     ///
     /// # Errors
     ///
     /// Whatever is wrong with the settings or the files: see [`Error`].
-    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data>;
+    fn load(&self, reading: &Reading<'_>) -> Result<Data>;
 
     /// What there is, every sample read, for data of one's own. None unless the data set says so.
     fn survey(&self) -> Option<Result<Survey>> {
@@ -65,6 +64,77 @@ pub trait Definition {
     fn twin(&self) -> Option<&dyn Twin> {
         None
     }
+}
+
+/// Which samples are used, whatever the data set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Selection {
+    /// Use only so many training samples: the first ones of official files (mean, deviation and vocabulary are then
+    /// theirs) and of a text; of other data of one's own those whose checksums are lowest. Of a made-up data set so
+    /// many are made.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub train: Option<usize>,
+    /// Use, or make, only so many test samples.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub test: Option<usize>,
+    /// For data of one's own without a test set: the share that is tested on, 0.1 if left out: of each class, which
+    /// samples those are follows from what they hold, not from a seed; of a text, the end.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
+    )]
+    pub test_share: Option<f64>,
+}
+
+impl Selection {
+    /// Checks what can be checked without knowing the data set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] naming the setting and what to write instead.
+    pub fn validate(&self) -> Result<()> {
+        for (field, limit) in [("samples.train", self.train), ("samples.test", self.test)] {
+            if limit == Some(0) {
+                let problem = "at least 1 sample is needed; leave it out to use all";
+                return Err(Error::setting(field, &0, problem));
+            }
+        }
+        match self.test_share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
+            None => Ok(()),
+            Some(share) => {
+                let problem = "write a share between 0 and 1, such as 0.1, or leave it out";
+                Err(Error::setting("samples.test_share", &share, problem))
+            }
+        }
+    }
+
+    /// The share that is tested on, unless there is a test set.
+    pub(crate) fn share(&self, has_test_set: bool) -> Result<f64> {
+        match self.test_share {
+            Some(share) if has_test_set => {
+                let problem = "there are samples for testing already; leave it out";
+                Err(Error::setting("samples.test_share", &share, problem))
+            }
+            share => Ok(share.unwrap_or(SHARE)),
+        }
+    }
+}
+
+/// The share that is tested on where nothing else is said.
+pub(crate) const SHARE: f64 = 0.1;
+
+/// How a data set is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading<'a> {
+    /// The folder below which what is made up is first written, unless it is there already.
+    pub scratch: &'a Path,
+    /// Which samples are used.
+    pub samples: Selection,
+    /// The [`Data::vocabulary`] of an earlier run, so that words get the ids its model was trained on; what has no
+    /// vocabulary ignores it.
+    pub vocabulary: Option<&'a str>,
 }
 
 /// What a data set holds, known before it is read whole.
@@ -135,6 +205,26 @@ pub struct Data {
     pub warnings: Vec<String>,
 }
 
+impl Data {
+    /// A training and a test set, and the files they were read from; no more is known of them.
+    pub(crate) fn new(
+        train: impl Dataset + 'static,
+        test: impl Dataset + 'static,
+        files: Vec<FileSum>,
+    ) -> Self {
+        Self {
+            train: Arc::new(train),
+            test: Arc::new(test),
+            files,
+            altered: Vec::new(),
+            vocabulary: None,
+            bytes_per_token: None,
+            normalisation: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
 /// Refuses a number that is not from `least` to `most`.
 pub(crate) fn check_count(
     field: &'static str,
@@ -146,15 +236,4 @@ pub(crate) fn check_count(
         return Ok(());
     }
     Err(Error::setting(field, &found, format!("write a number from {least} to {most}")))
-}
-
-/// Limits of 0 samples are refused.
-pub(crate) fn check_limits(train: Option<usize>, test: Option<usize>) -> Result<()> {
-    for (field, limit) in [("dataset.train_limit", train), ("dataset.test_limit", test)] {
-        if limit == Some(0) {
-            let problem = "at least 1 sample is needed; leave it out to use all";
-            return Err(Error::setting(field, &0, problem));
-        }
-    }
-    Ok(())
 }

@@ -135,15 +135,15 @@ impl Place {
         let file = fs::File::open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         if bytes > limit {
-            return Err(Error::TooLarge { path: path.to_owned(), bytes, limit });
+            return Err(too_large(path, bytes, limit));
         }
         let mut contents = Vec::with_capacity(bytes as usize);
         // What is not a plain file may hold more than its size says.
         file.take(limit + 1).read_to_end(&mut contents).map_err(failed)?;
         let bytes = contents.len() as u64;
         match bytes {
-            0 => Err(Error::Empty { path: path.to_owned(), expected: expected.to_owned() }),
-            _ if bytes > limit => Err(Error::TooLarge { path: path.to_owned(), bytes, limit }),
+            0 => Err(empty(path, expected)),
+            _ if bytes > limit => Err(too_large(path, bytes, limit)),
             _ => Ok(contents),
         }
     }
@@ -151,6 +151,33 @@ impl Place {
     fn missing(&self, path: PathBuf, expected: String) -> Error {
         Error::Missing { path, expected, fetch: self.fetch, folder: self.folder }
     }
+}
+
+/// A file without a single byte, or record.
+pub(crate) fn empty(path: &Path, expected: &str) -> Error {
+    let problem = format!("is empty (byte 0): {expected} expected; fetch or unpack it again");
+    Error::unfit(path, problem)
+}
+
+/// A file too large to be what it should be.
+pub(crate) fn too_large(path: &Path, bytes: u64, limit: u64) -> Error {
+    let problem = format!(
+        "has {bytes} bytes, at most {limit} are possible for this data set (byte {limit} is already too many); it is \
+         not the file its name says, fetch or unpack it again"
+    );
+    Error::unfit(path, problem)
+}
+
+/// A file with another number of records than the official one; the difference begins where its contents end.
+pub(crate) fn record_count(path: &Path, found: u64, official: u64, contents: &[u8]) -> Error {
+    let subset = ", or say that a subset is meant with --set dataset.partial=true";
+    let problem = format!(
+        "holds {found} records, the official file {official} (the difference begins at byte {}); fetch or unpack it \
+         again{}",
+        contents.len(),
+        if found < official { subset } else { "" }
+    );
+    Error::unfit(path, problem)
 }
 
 /// Puts `contents` at `path`, folder and all: at every moment there is the old file, none, or the
@@ -261,18 +288,16 @@ mod tests {
     fn reading_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        assert!(matches!(PLACE.read(&path, 4, "a"), Err(Error::Missing { .. })));
+        let refused = |path: &Path, limit| PLACE.read(path, limit, "a").unwrap_err().to_string();
+        assert!(refused(&path, 4).contains("is not there: a was looked for"));
         fs::write(&path, b"").unwrap();
-        assert!(matches!(PLACE.read(&path, 4, "a"), Err(Error::Empty { .. })));
+        assert!(refused(&path, 4).contains("is empty (byte 0): a expected"));
         fs::write(&path, b"abcd").unwrap();
         assert_eq!(PLACE.read(&path, 4, "a").unwrap(), b"abcd");
-        assert!(matches!(PLACE.read(&path, 3, "a"), Err(Error::TooLarge { bytes: 4, .. })));
-        assert!(matches!(PLACE.read(dir.path(), 1 << 20, "a"), Err(Error::Read { .. })));
+        assert!(refused(&path, 3).contains("has 4 bytes, at most 3 are possible"));
+        assert!(refused(dir.path(), 1 << 20).contains("cannot read"));
         #[cfg(target_os = "linux")]
-        assert!(matches!(
-            PLACE.read(Path::new("/dev/zero"), 3, "a"),
-            Err(Error::TooLarge { bytes: 4, .. })
-        ));
+        assert!(refused(Path::new("/dev/zero"), 3).contains("has 4 bytes, at most 3"));
     }
 
     #[test]

@@ -63,19 +63,20 @@ pub use augment::{Augment, Augmentation, Border, Flip};
 pub use cifar::{Cifar10, Cifar100, Labels};
 pub use config::Config;
 pub use dataset::{Batch, Dataset, Features, Shape};
-pub use definition::{About, Counts, DEFAULT_DIR, Data, Definition, Form, Holds, Twin};
+pub use definition::{
+    About, Counts, DEFAULT_DIR, Data, Definition, Form, Holds, Reading, Selection, Twin,
+};
 pub use distribution::Distribution;
 #[cfg(feature = "fetch")]
 pub use distribution::{Convert, Hosted};
-pub use error::{Error, Result, RowProblem};
+pub use error::{Error, Result};
 pub use files::{FileSum, Official, Place, sha256};
 pub use loader::{Loaded, Loader, Plan};
 pub use look::{Found, look};
 pub use normalisation::Normalisation;
 pub use open::Resize;
-pub use open::folder::ImageFolder;
-pub use open::idx::Idx;
-pub use open::npz::Npz;
+pub use open::arrays::Arrays;
+pub use open::pictures::Pictures;
 pub use open::table::{Column, Columns, Table};
 pub use plain_text::{PlainText, TokensOf};
 pub use sampler::{Sampler, Shard};

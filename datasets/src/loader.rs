@@ -70,7 +70,7 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// [`Error::Thread`] when the system allows no further thread.
+    /// [`Error::Loader`] when the system allows no further thread.
     pub fn new(dataset: Arc<dyn Dataset>, sampler: Sampler, plan: Plan) -> Result<Self> {
         let rank = sampler.rank();
         let (fill, filled) = sync_channel(plan.depth.max(1));
@@ -78,7 +78,12 @@ impl Loader {
         let thread = thread::Builder::new()
             .name(format!("loader-{rank}"))
             .spawn(move || fill_batches(&*dataset, sampler, plan, &fill, &empty))
-            .map_err(|cause| Error::Thread { rank, cause })?;
+            .map_err(|cause| {
+                let problem = format!(
+                    "cannot start the loader thread of rank {rank}: {cause}; use fewer workers or raise the limit"
+                );
+                Error::Loader { problem }
+            })?;
         Ok(Self {
             filled: Some(filled),
             emptied,
@@ -93,8 +98,8 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// [`Error::Exhausted`] after the plan's last step; [`Error::LoaderFailed`] when the thread
-    /// died; [`Error::LoaderSilent`] when it fills no batch within the plan's patience.
+    /// [`Error::Exhausted`] after the plan's last step; [`Error::Loader`] when the thread died, or
+    /// fills no batch within the plan's patience.
     #[expect(clippy::should_implement_trait, reason = "a loader without end is not an iterator")]
     pub fn next(&mut self) -> Result<Loaded> {
         let Some(filled) = &self.filled else {
@@ -110,7 +115,7 @@ impl Loader {
             Ok(loaded) => Ok(Loaded { waited: start.elapsed(), ..loaded }),
             Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
             Err(RecvTimeoutError::Timeout) => {
-                Err(Error::LoaderSilent { rank: self.rank, after: self.patience })
+                Err(self.failed(format_args!("has filled no batch for {:?}", self.patience)))
             }
         }
     }
@@ -132,12 +137,16 @@ impl Loader {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     text.or_else(|| panic.downcast_ref::<&str>().copied())
                 });
-                let message = message.unwrap_or("it ended without a message").to_owned();
+                let message = message.unwrap_or("it ended without a message");
                 // Asked again, the answer must not become `Exhausted`.
                 self.last_step = None;
-                Error::LoaderFailed { rank: self.rank, message }
+                self.failed(format_args!("failed: {message}; this is a bug, please report it"))
             }
         }
+    }
+
+    fn failed(&self, how: std::fmt::Arguments<'_>) -> Error {
+        Error::Loader { problem: format!("the loader thread of rank {} {how}", self.rank) }
     }
 }
 
@@ -306,7 +315,7 @@ mod tests {
         let plan = Plan { patience: Duration::from_millis(10), ..Plan::default() };
         let mut loader = Loader::new(Arc::new(numbers), sampler(8, 2), plan).unwrap();
         let error = loader.next().unwrap_err();
-        assert!(matches!(error, Error::LoaderSilent { rank: 1, .. }), "{error}");
+        assert!(error.to_string().contains("rank 1 has filled no batch"), "{error}");
     }
 
     #[test]
@@ -317,7 +326,7 @@ mod tests {
         let mut loader = Loader::new(Arc::new(numbers), whole, plan).unwrap();
         for attempt in 0..2 {
             let error = loader.next().unwrap_err();
-            assert!(matches!(error, Error::LoaderFailed { rank: 0, .. }), "{error}");
+            assert!(error.to_string().contains("rank 0 failed"), "{error}");
             assert!(attempt == 1 || error.to_string().contains("poisoned"), "{error}");
         }
     }

@@ -8,15 +8,15 @@ use image::DynamicImage;
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
 use crate::config::Config;
+use crate::definition::{SHARE, Selection};
 use crate::error::{Error, Result};
 use crate::images::Size;
-use crate::open::folder::{ImageFolder, Pictures, class_names, parts};
-use crate::open::idx::{self, Idx};
-use crate::open::image_table::ImageTable;
-use crate::open::npz::Npz;
+use crate::open::arrays::Arrays;
+use crate::open::idx;
 use crate::open::parquet::{Cell, Parquet};
+use crate::open::pictures::{ClassFolders, Pictures, class_names, parts};
 use crate::open::table::{self, Column, Columns, Table};
-use crate::open::{SHARE, contents, entries, in_order, named, picture, rows, unpacked};
+use crate::open::{contents, entries, file_name, in_order, named, picture, rows, unpacked};
 use crate::plain_text::PlainText;
 use crate::survey::grouped;
 
@@ -46,16 +46,14 @@ fn in_folder(dir: &Path) -> Result<Found> {
     }
     let paths = entries(dir)?;
     if paths.iter().any(|path| idx::is_idx(path)) {
-        let idx = Idx { dir: dir.into(), ..Idx::default() };
-        let line = idx.read()?.line();
-        return Ok(Found { config: Config::Idx(idx), line: format!("IDX files: {line}") });
+        return arrays(dir, "IDX files");
     }
     if let Some(found) = pictures(dir)? {
         return Ok(found);
     }
     let files: Vec<&PathBuf> = paths.iter().filter(|path| kind(path).is_some()).collect();
     let is = |words: &[&str], path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let name = file_name(path);
         words.iter().any(|word| name.starts_with(word))
     };
     // One of that name alone: a set in several files is not read in part.
@@ -88,7 +86,7 @@ fn in_folder(dir: &Path) -> Result<Found> {
 
 /// The kind of a file, by its name.
 fn kind(path: &Path) -> Option<&'static str> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let name = file_name(path);
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     match name.rsplit_once('.').map(|(_, end)| end) {
         Some("npz") => Some("npz"),
@@ -102,11 +100,7 @@ fn kind(path: &Path) -> Option<&'static str> {
 fn in_file(file: &Path) -> Result<Found> {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     match kind(file) {
-        Some("npz") => {
-            let npz = Npz { file: file.into(), ..Npz::default() };
-            let line = npz.read()?.line();
-            Ok(Found { config: Config::Npz(npz), line: format!("a NumPy file: {line}") })
-        }
+        Some("npz") => arrays(file, "a NumPy file"),
         Some("table") => table(file, None),
         Some("text") => text(file, None),
         Some("parquet") => parquet(file, None),
@@ -120,6 +114,12 @@ fn in_file(file: &Path) -> Result<Found> {
             ))
         }
     }
+}
+
+fn arrays(path: &Path, what: &str) -> Result<Found> {
+    let arrays = Arrays { path: path.into() };
+    let line = format!("{what}: {}", arrays.read(&Selection::default())?.line());
+    Ok(Found { config: Config::Arrays(arrays), line })
 }
 
 /// A plain text to continue.
@@ -182,13 +182,13 @@ fn pictures(dir: &Path) -> Result<Option<Found>> {
     if classes.is_empty() {
         return Ok(None);
     }
-    let mut files = Pictures::find(&train, &classes)?.files;
+    let mut files = ClassFolders::find(&train, &classes)?.files;
     if files.is_empty() {
         return Ok(None);
     }
     let tested = match test {
         Some(test) => {
-            let tests = Pictures::find(&test, &classes)?.files;
+            let tests = ClassFolders::find(&test, &classes)?.files;
             let count = tests.len();
             files.extend(tests);
             count
@@ -206,12 +206,8 @@ fn pictures(dir: &Path) -> Result<Option<Found>> {
         picture::decode(&bytes).map_err(|problem| Error::unfit(path, problem))
     });
     let (size, change) = size_of(&some.collect::<Result<Vec<_>>>()?);
-    let folder = ImageFolder {
-        dir: dir.into(),
-        size: size.height,
-        channels: size.channels,
-        ..ImageFolder::default()
-    };
+    let (path, side, channels) = (dir.into(), size.height, size.channels);
+    let folder = Pictures { path, size: side, channels, ..Pictures::default() };
     let is_png = |(path, _): &(PathBuf, u32)| {
         path.extension().is_some_and(|end| end.eq_ignore_ascii_case("png"))
     };
@@ -226,7 +222,7 @@ fn pictures(dir: &Path) -> Result<Option<Found>> {
         "{all} {formats} images in {classes} class folders, {}{change}; {tested} for testing",
         size.in_words()
     );
-    Ok(Some(Found { config: Config::ImageFolder(folder), line }))
+    Ok(Some(Found { config: Config::Pictures(folder), line }))
 }
 
 /// How many pictures are looked at before the size of all is chosen.
@@ -255,37 +251,16 @@ fn size_of(some: &[DynamicImage]) -> (Size, &'static str) {
 }
 
 /// What columns of labels are called, and columns of texts.
-const NAMES: [&[&str]; 2] = [
-    &[
-        "label",
-        "labels",
-        "class",
-        "category",
-        "target",
-        "sentiment",
-        "topic",
-        "intent",
-        "rating",
-        "stars",
-        "y",
-    ],
-    &[
-        "text",
-        "sentence",
-        "review",
-        "content",
-        "title",
-        "description",
-        "body",
-        "message",
-        "comment",
-        "tweet",
-        "question",
-        "headline",
-        "utterance",
-        "x",
-    ],
+const NAMES: [&str; 2] = [
+    "label labels class category target sentiment topic intent rating stars y",
+    "text sentence review content title description body message comment tweet question headline utterance x",
 ];
+
+/// Whether a column is called by one of the `names`.
+fn is_called(column: &str, names: &str) -> bool {
+    names.split(' ').any(|name| name == column.trim().to_lowercase())
+}
+
 /// Rows that are looked at before columns are chosen.
 const ROWS: u64 = 5000;
 
@@ -294,8 +269,7 @@ fn table(file: &Path, test: Option<&Path>) -> Result<Found> {
     let (packed, _) = contents(file)?;
     let bytes =
         unpacked(packed, 16 << 30).map_err(|cause| Error::Read { path: file.into(), cause })?;
-    let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let dialect = rows::Dialect { delimiter: table::delimiter(&name, &bytes), quotes: true };
+    let dialect = rows::Dialect { delimiter: table::delimiter(file, &bytes), quotes: true };
     let mut some: Vec<Vec<String>> = Vec::new();
     rows::each(file, &bytes, dialect, |row| {
         if row.number <= ROWS {
@@ -323,20 +297,23 @@ fn parquet(file: &Path, test: Option<&Path>) -> Result<Found> {
         })?;
         return guessed(file, test, &some);
     };
-    let is_label = |name: &&String| NAMES[0].contains(&name.to_lowercase().as_str());
-    let label = names.iter().find(is_label).cloned().unwrap_or_else(|| "label".into());
-    let (file, test_file, image) = (file.into(), test.map(Into::into), names[image].clone());
-    let mut table = ImageTable { file, test_file, image, label, ..ImageTable::default() };
+    let label = names
+        .iter()
+        .find(|name| is_called(name, NAMES[0]))
+        .cloned()
+        .unwrap_or_else(|| "label".into());
+    let (path, test_file, image) = (file.into(), test.map(Into::into), names[image].clone());
+    let mut table = Pictures { path, test_file, image, label, ..Pictures::default() };
     let some = table.some(LOOKED_AT)?;
     let (size, change) = size_of(&some);
     (table.size, table.channels) = (size.height, size.channels);
     let line = format!(
         "a Parquet file: {}{change} (image: {}; label: {})",
-        table.read()?.line(),
+        table.read(&Selection::default())?.line(),
         table.image,
         table.label
     );
-    Ok(Found { config: Config::ImageTable(table), line })
+    Ok(Found { config: Config::Pictures(table), line })
 }
 
 /// A table whose first rows these are, its columns' names before them.
@@ -352,8 +329,7 @@ fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Fou
         let all: usize = column(place).map(|field| field.split_whitespace().count()).sum();
         all as f64 / others.len().max(1) as f64
     };
-    let is_named =
-        |names: &[&str], place: usize| names.contains(&first[place].trim().to_lowercase().as_str());
+    let is_named = |names: &str, place: usize| is_called(&first[place], names);
     let [labels, texts] = NAMES;
     let places = 0..first.len();
     let by_name = places.clone().any(|place| is_named(labels, place));
@@ -408,7 +384,7 @@ fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Fou
     let line = format!(
         "a table{}: {} (text: {}; label: {})",
         if header { "" } else { " without a header" },
-        table.read()?.line(),
+        table.read(&Selection::default())?.line(),
         named(&texts),
         called(column(label))
     );

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset, Features, Shape, whole};
-use crate::definition::{About, Data, Definition, Form, Holds, check_count};
+use crate::definition::{About, Data, Definition, Form, Holds, Reading, Selection, check_count};
 use crate::error::{Error, Result};
 use crate::files::{self, FileSum, sha256};
 use crate::rng::{Purpose, Stream};
@@ -32,9 +32,6 @@ pub struct PlainText {
     /// The file that is tested on; absent for the end of `file`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test_file: Option<PathBuf>,
-    /// The share of the tokens, at the end of `file`, that is tested on where there is no `test_file`.
-    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0)))]
-    pub test_share: f64,
     /// What a token is: one of the `characters`, one of the `bytes`, or a piece of a word that byte pair encoding has
     /// learned from the training text (`bpe`).
     pub tokens: TokensOf,
@@ -67,7 +64,6 @@ impl Default for PlainText {
         Self {
             file: PathBuf::from("data/tinyshakespeare/input.txt"),
             test_file: None,
-            test_share: 0.1,
             tokens: TokensOf::Characters,
             tokenizer: None,
             vocabulary: 1024,
@@ -99,18 +95,14 @@ impl Definition for PlainText {
         Ok(Form { shape, classes: vocabulary })
     }
 
-    fn validate(&self) -> Result<()> {
+    fn validate(&self, samples: &Selection) -> Result<()> {
         check_count("dataset.vocabulary", self.vocabulary, 2, LARGEST_VOCABULARY)?;
         check_count("dataset.length", self.length, 1, 1 << 16)?;
         if self.tokens == TokensOf::Bpe && self.vocabulary <= 256 {
             let problem = "bpe begins with 256 tokens, one for each byte; write more, such as 1024";
             return Err(Error::setting("dataset.vocabulary", &self.vocabulary, problem));
         }
-        if self.test_share > 0.0 && self.test_share < 1.0 {
-            return Ok(());
-        }
-        let problem = "write a share between 0 and 1, such as 0.1, or name a dataset.test_file";
-        Err(Error::setting("dataset.test_share", &self.test_share, problem))
+        samples.share(self.test_file.is_some()).map(drop)
     }
 
     fn survey(&self) -> Option<Result<Survey>> {
@@ -133,10 +125,12 @@ impl Definition for PlainText {
                 warnings: data.warnings,
             }
         };
-        Some(self.load(Path::new(""), None).map(survey))
+        let reading =
+            Reading { scratch: Path::new(""), samples: Selection::default(), vocabulary: None };
+        Some(self.load(&reading).map(survey))
     }
 
-    fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+    fn load(&self, reading: &Reading<'_>) -> Result<Data> {
         let mut train = read(&self.file, "dataset.file")?;
         let mut files = vec![train.sum(&self.file)];
         let test = match &self.test_file {
@@ -145,9 +139,9 @@ impl Definition for PlainText {
                 files.push(test.sum(path));
                 test
             }
-            None => train.split(self.test_share),
+            None => train.split(reading.samples.share(false)?),
         };
-        let tokens = match (vocabulary, &self.tokenizer) {
+        let tokens = match (reading.vocabulary, &self.tokenizer) {
             (Some(json), _) => Tokens::from_json(json)?,
             (None, Some(path)) => Tokens::from_json(&read(path, "dataset.tokenizer")?.utf8(path)?)?,
             (None, None) => match self.tokens {
@@ -165,8 +159,12 @@ impl Definition for PlainText {
             return Err(Error::setting("dataset.file", &self.file.display(), problem));
         }
         let names: Arc<[String]> = tokens.names().into();
-        let blocks = |text: &Text, path: &Path, field| -> Result<Blocks> {
-            let ids = if tokens.are_bytes() {
+        let blocks = |text: &Text,
+                      path: &Path,
+                      field,
+                      limit: Option<usize>|
+         -> Result<(Blocks, usize)> {
+            let mut ids: Vec<u32> = if tokens.are_bytes() {
                 text.bytes.iter().map(|byte| u32::from(*byte)).collect()
             } else {
                 tokens.encode(&text.utf8(path)?)?
@@ -175,25 +173,25 @@ impl Definition for PlainText {
                 let problem = format!(
                     "the text of {} has {} tokens, and a block of dataset.length = {} needs one more than that; give a \
                      longer text, or write a smaller length",
-                    if field == "dataset.test_share" { "the test set" } else { "the training set" },
+                    if field == "samples.test_share" { "the test set" } else { "the training set" },
                     ids.len(),
                     self.length
                 );
                 return Err(Error::setting(field, &path.display(), problem));
             }
-            Ok(Blocks { ids, length: self.length, names: names.clone() })
+            let tokens = ids.len();
+            ids.truncate(limit.map_or(tokens, |limit| limit.saturating_mul(self.length) + 1));
+            Ok((Blocks { ids, length: self.length, names: names.clone() }, tokens))
         };
-        let train_blocks = blocks(&train, &self.file, "dataset.file")?;
-        let test_blocks = blocks(&test, self.tested(), "dataset.test_share")?;
+        let Selection { train: most, test: most_tested, .. } = reading.samples;
+        let (train, _) = blocks(&train, &self.file, "dataset.file", most)?;
+        let (bytes, tested) = (test.bytes.len(), self.tested());
+        let (test, tokens_tested) = blocks(&test, tested, "samples.test_share", most_tested)?;
         Ok(Data {
-            bytes_per_token: Some(test.bytes.len() as f64 / test_blocks.ids.len() as f64),
-            train: Arc::new(train_blocks),
-            test: Arc::new(test_blocks),
+            bytes_per_token: Some(bytes as f64 / tokens_tested as f64),
             warnings: files::twice(&files).into_iter().collect(),
-            files,
-            altered: Vec::new(),
             vocabulary: Some(tokens.to_json()?),
-            normalisation: None,
+            ..Data::new(train, test, files)
         })
     }
 }
@@ -248,13 +246,13 @@ fn read(path: &Path, field: &'static str) -> Result<Text> {
     };
     let bytes = fs::metadata(path).map_err(failed)?.len();
     if bytes > LIMIT {
-        return Err(Error::TooLarge { path: path.to_owned(), bytes, limit: LIMIT });
+        return Err(files::too_large(path, bytes, LIMIT));
     }
     let mut contents = Vec::new();
     let file = fs::File::open(path).map_err(failed)?;
     io::Read::read_to_end(&mut io::Read::take(file, LIMIT), &mut contents).map_err(failed)?;
     if contents.is_empty() {
-        return Err(Error::Empty { path: path.to_owned(), expected: "a text".into() });
+        return Err(files::empty(path, "a text"));
     }
     Ok(Text { bytes: contents, start: 0 })
 }
@@ -337,12 +335,21 @@ mod tests {
 
     /// What comes of `text` with these settings on top of blocks of four characters.
     fn loaded(text: &[u8], settings: impl FnOnce(&mut PlainText)) -> Result<Data> {
+        selected(text, Selection::default(), settings)
+    }
+
+    fn selected(
+        text: &[u8],
+        samples: Selection,
+        settings: impl FnOnce(&mut PlainText),
+    ) -> Result<Data> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("input.txt");
         fs::write(&file, text).unwrap();
         let mut config = PlainText { file, length: 4, ..PlainText::default() };
         settings(&mut config);
-        config.validate().and_then(|()| config.load(dir.path(), None))
+        let reading = Reading { scratch: dir.path(), samples, vocabulary: None };
+        crate::Config::Text(config).load_as(&reading)
     }
 
     #[test]
@@ -357,6 +364,16 @@ mod tests {
         // A tenth of the text, and not half a character, is tested on.
         assert_eq!(decoded(&batch_of(&*data.test, &[0], None).labels), "zäöü");
         assert_eq!(data.bytes_per_token, Some(8.0 / 5.0));
+    }
+
+    #[test]
+    fn so_many_blocks_are_taken_from_the_beginning() {
+        let samples = Selection { train: Some(3), test: Some(1), test_share: Some(0.5) };
+        let data = selected(TEXT.as_bytes(), samples, |_| {}).unwrap();
+        assert_eq!((data.train.len(), data.test.len()), (3, 1));
+        let all = loaded(TEXT.as_bytes(), |_| {}).unwrap();
+        let first = |data: &Data| batch_of(&*data.train, &[0, 1, 2], None);
+        assert_eq!(first(&data), first(&all));
     }
 
     #[test]
@@ -376,19 +393,27 @@ mod tests {
     #[test]
     fn what_cannot_be_learned_from_is_refused() {
         type Settings = fn(&mut PlainText);
-        let cases: [(&[u8], Settings, &str); 9] = [
+        let cases: [(&[u8], Settings, &str); 8] = [
             (b"", |_| {}, "empty"),
             (b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", |_| {}, "nothing to learn"),
             (b"abcdefghij", |_| {}, "the test set has 1 tokens"),
             (TEXT.as_bytes(), |c| c.length = 65, "the training set has 65 tokens"),
             (b"abcdefg\xffabcdefghijklmnopqrstuvwxyz", |_| {}, "byte 7 is not UTF-8"),
             (TEXT.as_bytes(), |c| c.vocabulary = 3, "allows 3"),
-            (TEXT.as_bytes(), |c| c.test_share = 1.0, "between 0 and 1"),
             (TEXT.as_bytes(), |c| c.tokens = TokensOf::Bpe, "needs one more than that"),
             (TEXT.as_bytes(), |c| c.test_file = Some("none.txt".into()), "dataset.test_file"),
         ];
         for (text, settings, problem) in cases {
             let error = loaded(text, settings).err().unwrap().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+        for (train, test_share, problem) in [
+            (Some(0), None, "samples.train"),
+            (None, Some(1.0), "between 0 and 1"),
+            (None, Some(f64::NAN), "between 0 and 1"),
+        ] {
+            let samples = Selection { train, test_share, test: None };
+            let error = selected(TEXT.as_bytes(), samples, |_| {}).err().unwrap().to_string();
             assert!(error.contains(problem), "{error}");
         }
         let bytes =

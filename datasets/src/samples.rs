@@ -1,7 +1,5 @@
 //! A data set of samples that a program brings itself.
 
-use std::sync::Arc;
-
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset, Features, Shape};
 use crate::definition::Data;
@@ -114,13 +112,14 @@ fn collect<C: Into<String>, T>(
             sample.iter().find_map(&refused)
         };
         if let Some(problem) = problem {
-            return Err(Error::Sample { number, problem });
+            return Err(Error::Samples { problem: format!("sample {number}: {problem}") });
         }
         all.extend(sample);
         labels.push(label);
     }
     if all.is_empty() {
-        return Err(Error::NoSamples);
+        let problem = "there are no samples to make a data set of, or they have no values".into();
+        return Err(Error::Samples { problem });
     }
     Ok((classes, labels, all))
 }
@@ -128,16 +127,8 @@ fn collect<C: Into<String>, T>(
 impl From<[Samples; 2]> for Data {
     /// Samples to train on, and others to test on.
     fn from([train, test]: [Samples; 2]) -> Self {
-        Self {
-            files: vec![train.sum("training samples"), test.sum("test samples")],
-            train: Arc::new(train),
-            test: Arc::new(test),
-            altered: Vec::new(),
-            vocabulary: None,
-            bytes_per_token: None,
-            normalisation: None,
-            warnings: Vec::new(),
-        }
+        let files = vec![train.sum("training samples"), test.sum("test samples")];
+        Self::new(train, test, files)
     }
 }
 

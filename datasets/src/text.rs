@@ -13,7 +13,9 @@ use tokenizers::{
 
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset, Features, Shape};
+use crate::definition::{Data, check_count};
 use crate::error::{Error, Result};
+use crate::files::FileSum;
 
 /// The id that fills up texts which are shorter than the others.
 pub const PAD: u32 = 0;
@@ -171,6 +173,58 @@ fn split(text: &str, mut each: impl FnMut(&str)) -> tokenizers::Result<()> {
         }
     }
     Ok(())
+}
+
+/// How texts become numbers, as the settings of data sets of texts say it.
+#[derive(Clone, Copy)]
+pub(crate) struct Words {
+    pub(crate) vocabulary: usize,
+    pub(crate) minimum_count: u64,
+    pub(crate) length: usize,
+}
+
+/// Texts, and the class of each.
+pub(crate) type Labelled = (Vec<String>, Vec<u32>);
+
+impl Words {
+    pub(crate) fn validate(&self) -> Result<()> {
+        check_count("dataset.vocabulary", self.vocabulary, 3, 1 << 20)?;
+        check_count("dataset.length", self.length, 1, 1 << 16)?;
+        match self.minimum_count {
+            0 => Err(Error::setting("dataset.minimum_count", &0, "write 1 to keep every word")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a text looks like to a model.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape::Text { vocabulary: self.vocabulary, length: self.length }
+    }
+
+    /// The data set of these texts, in the words of the training texts, or of an earlier run.
+    pub(crate) fn into_data(
+        self,
+        [train, test]: [Labelled; 2],
+        classes: &[String],
+        files: Vec<FileSum>,
+        earlier: Option<&str>,
+    ) -> Result<Data> {
+        let vocabulary = match earlier {
+            Some(json) => Vocabulary::from_json(json)?,
+            None => {
+                let texts = train.0.iter().map(String::as_str);
+                Vocabulary::train(texts, self.vocabulary, self.minimum_count)?
+            }
+        };
+        let set = |(texts, labels): Labelled| {
+            Texts::new(&texts, labels, classes.to_vec(), &vocabulary, self.length)
+        };
+        Ok(Data {
+            warnings: vocabulary.warning().into_iter().collect(),
+            vocabulary: Some(vocabulary.to_json()?),
+            ..Data::new(set(train)?, set(test)?, files)
+        })
+    }
 }
 
 /// A set of texts.

@@ -221,12 +221,12 @@ mod tests {
         fs::write(cifar.join("data_batch_4.bin"), &contents[..5000]).unwrap();
         let reports = verify(dir.path()).unwrap();
         let broken = |file: usize| match &reports[0].files[file].state {
-            FileState::Broken(error) => error,
+            FileState::Broken(error) => error.to_string(),
             state => panic!("{state:?}"),
         };
-        assert!(matches!(broken(1), Error::Missing { .. }));
-        assert!(matches!(broken(2), Error::Label { record: 2, offset: 3073, found: 77, .. }));
-        assert!(matches!(broken(3), Error::CutShort { record: 2, offset: 3073, .. }));
+        assert!(broken(1).contains("data_batch_2.bin is not there"));
+        assert!(broken(2).contains("record 2 (byte 3073) has the class label 77"));
+        assert!(broken(3).contains("record 2 begins at byte 3073 and is cut short"));
         assert!(reports[0].files[2].sum.is_some() && reports[0].files[1].sum.is_none());
         assert!(!reports[0].is_well_formed() && reports[1].is_well_formed());
         assert!(reports[0].to_string().ends_with("broken"));

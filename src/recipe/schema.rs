@@ -304,6 +304,10 @@ mod tests {
             if self.with.iter().any(continued) {
                 beside.push("model.kind=gpt");
             }
+            if path.starts_with("samples.") {
+                // Data that has no test set and no least number of samples.
+                beside.push("dataset=pictures");
+            }
             if path.starts_with("scheme.ratio.") {
                 beside.push("scheme.ratio={ start = 1.0, end = 5e-324, steps = 9 }");
             }

@@ -43,6 +43,9 @@ pub struct Recipe {
     pub tf32: bool,
     /// What is trained on.
     pub dataset: datasets::Config,
+    /// Which samples of it are used, and how many.
+    #[serde(default, skip_serializing_if = "is_all")]
+    pub samples: datasets::Selection,
     /// What is trained.
     pub model: models::Config,
     /// How gradients are compressed.
@@ -186,9 +189,6 @@ pub struct Train {
     /// its mirror image; `mirror-translate`, half of that and half of the same for the image moved by
     /// one pixel, up and left, and down and right (Jordan 2024, section 3.5).
     pub test_views: TestViews,
-    /// Samples per rank in one forward pass of an evaluation; 0 for 50 on the processor and 250 on a
-    /// GPU.
-    pub evaluation_batch: usize,
     /// Epochs between two evaluations on the test set; the last epoch is always evaluated.
     #[schemars(range(min = 1))]
     pub evaluate_every: u64,
@@ -207,7 +207,6 @@ impl Default for Train {
             batch_norm: BatchNorm::Averaged,
             recalibrate: 4,
             test_views: TestViews::One,
-            evaluation_batch: 0,
             evaluate_every: 1,
         }
     }
@@ -303,6 +302,10 @@ impl Default for Checkpoint {
     }
 }
 
+fn is_all(samples: &datasets::Selection) -> bool {
+    *samples == datasets::Selection::default()
+}
+
 fn one() -> u64 {
     1
 }
@@ -364,10 +367,9 @@ impl Recipe {
     /// processor the system can need as long to clear its pages as the arithmetic takes. A GPU waits
     /// for launches if there are few.
     pub fn evaluation_batch(&self) -> usize {
-        match (self.train.evaluation_batch, self.device) {
-            (0, Device::Cpu) => 50,
-            (0, Device::Cuda(_) | Device::Local) => 250,
-            (said, _) => said,
+        match self.device {
+            Device::Cpu => 50,
+            Device::Cuda(_) | Device::Local => 250,
         }
     }
 
@@ -459,19 +461,6 @@ pub fn synthetic_for(model: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_gpu_evaluates_more_samples_at_a_time_unless_the_recipe_says_how_many() {
-        let of = |sets: &[&str]| {
-            let sets = sets.iter().map(ToString::to_string).collect();
-            super::super::Source { sets, ..Default::default() }.load().unwrap()
-        };
-        let mut recipe = of(&[]);
-        assert_eq!(recipe.evaluation_batch(), 50);
-        recipe.device = Device::Local;
-        assert_eq!(recipe.evaluation_batch(), 250);
-        assert_eq!(of(&["train.evaluation_batch=8"]).evaluation_batch(), 8);
-    }
 
     #[test]
     fn schemes_are_called_with_what_tells_them_apart() {

@@ -112,7 +112,8 @@ impl Recipe {
         refuse(self.tf32 && self.device == Device::Cpu, || {
             "tf32 = true is for GPUs, and device = \"cpu\": write tf32 = false, or device = \"cuda:0\"".into()
         })?;
-        self.dataset.definition().validate()?;
+        self.samples.validate()?;
+        self.dataset.validate(&self.samples)?;
         self.augment.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;

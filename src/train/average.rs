@@ -125,7 +125,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = format!("record.out={:?}", folder.path());
         let sets =
-            ["dataset=synthetic-cifar10", "dataset.train=8", "dataset.test=2", &out, average];
+            ["dataset=synthetic-cifar10", "samples.train=8", "samples.test=2", &out, average];
         let sets = sets.into_iter().map(String::from).collect();
         let recipe = Source { recipe: None, flags: Vec::new(), sets }.load().unwrap();
         let data = session::load(&recipe, None).unwrap();

@@ -272,7 +272,7 @@ mod tests {
     /// Rank 0 may be epochs ahead in what it reports: each epoch has the steps that are its own.
     #[test]
     fn epochs_that_one_rank_is_ahead_by_are_events_one_after_the_other() {
-        let sets = ["workers=2", "train.batch=8", "dataset.train=16"].map(String::from);
+        let sets = ["workers=2", "train.batch=8", "samples.train=16"].map(String::from);
         let recipe = Source { sets: sets.into(), ..Source::default() }.load().unwrap();
         let steps = Steps::new(&recipe, 16, Progress::START).unwrap();
         assert!(steps.ends_epoch(1) && steps.ends_epoch(2));

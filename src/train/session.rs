@@ -10,7 +10,7 @@ use crate::train::parts::{OwnParts, Parts};
 use crate::train::requests::Requests;
 use crate::train::steps::Steps;
 use anyhow::{Context, Result, ensure};
-use gradwire_datasets::Data;
+use gradwire_datasets::{Data, Reading};
 use gradwire_models::config;
 use gradwire_models::kernels::{self, Kernels};
 use std::path::PathBuf;
@@ -116,9 +116,10 @@ impl Session {
 pub fn load(recipe: &Recipe, vocabulary: Option<&str>) -> Result<Data> {
     // Hidden, so that no `runs/out/*` takes it for runs.
     let scratch = recipe.record.out.join(".synthetic");
+    let reading = Reading { scratch: &scratch, samples: recipe.samples, vocabulary };
     recipe
         .dataset
-        .load_with(&scratch, vocabulary)
+        .load_as(&reading)
         .with_context(|| format!("loading data set {}", recipe.dataset.name()))
 }
 

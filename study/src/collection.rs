@@ -181,8 +181,9 @@ fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<FoundRun> {
         let sum: String = file.sha256.chars().take(12).collect();
         arm.insert(format!("data.{}", file.name), Value::String(sum));
     }
-    let is_task =
-        |key: &String| key == "workers" || key.starts_with("model.") || key.starts_with("dataset.");
+    let is_task = |key: &String| {
+        key == "workers" || ["model.", "dataset.", "samples."].iter().any(|of| key.starts_with(of))
+    };
     let task: Keys = arm.extract_if(.., |key, _| is_task(key)).collect();
     let kind = measured.scheme.clone();
     Ok(FoundRun { folder: folder.into(), task, arm, kind, recipe: text, outcome, measured })

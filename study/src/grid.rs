@@ -320,7 +320,7 @@ type Lookup<'a> = dyn FnMut(&Recipe) -> Result<Size> + 'a;
 /// The sizes of data sets, each read once.
 #[derive(Default)]
 struct Sizes {
-    known: Vec<(datasets::Config, Size)>,
+    known: Vec<((datasets::Config, datasets::Selection), Size)>,
 }
 
 #[derive(Clone)]
@@ -332,12 +332,13 @@ struct Size {
 
 impl Sizes {
     fn get(&mut self, recipe: &Recipe) -> Result<Size> {
-        if let Some((_, size)) = self.known.iter().find(|(config, _)| *config == recipe.dataset) {
+        let which = (recipe.dataset.clone(), recipe.samples);
+        if let Some((_, size)) = self.known.iter().find(|(known, _)| *known == which) {
             return Ok(size.clone());
         }
         let data = load(recipe, None)?;
         let size = Size { samples: [data.train.len(), data.test.len()], data: file_sums(&data) };
-        self.known.push((recipe.dataset.clone(), size.clone()));
+        self.known.push((which, size.clone()));
         Ok(size)
     }
 }

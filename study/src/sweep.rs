@@ -59,7 +59,7 @@ impl Over {
     /// Whether runs that differ in it are tasks of their own: what is trained, on what, by how many.
     fn is_of_task(&self) -> bool {
         let root = self.path.split('.').next().unwrap_or_default();
-        matches!(root, "workers" | "model" | "dataset")
+        matches!(root, "workers" | "model" | "dataset" | "samples")
     }
 }
 

@@ -53,7 +53,7 @@ FIRST_GROUPS = ["Test", "Train"]
 # Keys of a recipe, or tables of keys, that are no column of HParams.
 NO_COLUMN = (
     "name", "threads", "dataset.dir", "exchange.timeout", "exchange.compare_replicas_every",
-    "exchange.overlap_bytes", "train.evaluation_batch", "train.evaluate_every", "record",
+    "exchange.overlap_bytes", "train.evaluate_every", "record",
     "checkpoint", "faults",
 )
 # The columns of HParams that every folder has, by the key of the recipe that they hold.

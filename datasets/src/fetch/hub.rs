@@ -187,16 +187,21 @@ fn request_error(source: Source, error: &HFError) -> Error {
 
 fn no_network(source: Source, problem: impl std::fmt::Display) -> Error {
     let repository = source.repository();
-    failure(source, format!("cannot reach the Hugging Face hub for {repository}: {problem}"))
+    failure(source, &format!("cannot reach the Hugging Face hub for {repository}: {problem}"))
 }
 
 fn hub_error(source: Source, problem: impl std::fmt::Display) -> Error {
     let repository = source.repository();
-    failure(source, format!("the Hugging Face hub does not give {repository}: {problem}"))
+    failure(source, &format!("the Hugging Face hub does not give {repository}: {problem}"))
 }
 
-fn failure(source: Source, problem: String) -> Error {
-    Error::Hub { problem, archive: source.archive(), folder: source.distribution().place().folder }
+fn failure(source: Source, problem: &str) -> Error {
+    let (archive, folder) = (source.archive(), source.distribution().place().folder);
+    let problem = format!(
+        "{problem}; try again later (what has come is kept), or get {archive} on a machine with a network, unpack it \
+         here, and name the folder that holds `{folder}/` with `--dir`"
+    );
+    Error::Hub { problem }
 }
 
 #[cfg(test)]

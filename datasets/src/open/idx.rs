@@ -6,100 +6,43 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
-use super::array::{self, Arrays, Images};
-use super::{Read, Which, contents, entries, named, unpacked};
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form};
+use super::arrays::{Found, Images, Labelled, size_of};
+use super::{contents, entries, file_name, named, unpacked};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
-use crate::survey::Survey;
-
-/// A folder of IDX files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Idx {
-    /// The folder that holds the files, such as `train-images-idx3-ubyte` or `t10k-labels-idx1-ubyte.gz`.
-    pub dir: PathBuf,
-    /// Where there are no files for testing: the share of each class that is tested on, 0.1 if left out. Which
-    /// images that are follows from what they show, not from a seed.
-    #[cfg_attr(
-        feature = "schema",
-        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
-    )]
-    pub test_share: Option<f64>,
-    /// Use only so many training images.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub train_limit: Option<usize>,
-    /// Use only so many test images.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub test_limit: Option<usize>,
-}
-
-impl Default for Idx {
-    fn default() -> Self {
-        Self { dir: DEFAULT_DIR.into(), test_share: None, train_limit: None, test_limit: None }
-    }
-}
-
-impl Definition for Idx {
-    fn about(&self) -> About {
-        let line = "IDX files: MNIST, FashionMNIST, KMNIST, EMNIST";
-        About { name: "idx", line, paper: "LeCun, Cortes and Burges 1998" }
-    }
-
-    fn form(&self) -> Result<Form> {
-        let (images, _) = file(&self.dir, TRAIN, "images")?.read()?;
-        let (labels, _) = file(&self.dir, TRAIN, "labels")?.read()?;
-        let classes: std::collections::BTreeSet<u8> = labels.values.iter().copied().collect();
-        Ok(Form { shape: images.images()?.size.shape(), classes: classes.len() })
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.which().validate()
-    }
-
-    fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
-        self.read()?.into_data(None)
-    }
-
-    fn survey(&self) -> Option<Result<Survey>> {
-        Some(self.read().map(|read| read.survey(&self.dir)))
-    }
-}
+use crate::images::Size;
 
 /// What the names of files for training begin with, or hold.
 const TRAIN: &[&str] = &["train"];
 /// The same of files for testing.
 const TEST: &[&str] = &["t10k", "test"];
 
-impl Idx {
-    fn which(&self) -> Which {
-        let &Self { test_share, train_limit, test_limit, .. } = self;
-        Which { test_share, train_limit, test_limit }
-    }
+/// The size of the images, and the labels of the training set.
+pub(super) fn form(dir: &Path) -> Result<(Size, Vec<String>)> {
+    let (images, _) = file(dir, TRAIN, "images")?;
+    let (labels, _) = file(dir, TRAIN, "labels")?;
+    Ok((images.images()?.size, labels.labels()?))
+}
 
-    pub(crate) fn read(&self) -> Result<Read> {
-        let mut files = Vec::new();
-        let mut read = |part: &[&str]| -> Result<Arrays> {
-            let (images, image_sum) = file(&self.dir, part, "images")?.read()?;
-            let (labels, label_sum) = file(&self.dir, part, "labels")?.read()?;
-            files.extend([image_sum, label_sum]);
-            Ok(Arrays { images: images.images()?, labels: labels.labels()? })
-        };
-        let train = read(TRAIN)?;
-        let test = if has(&self.dir, TEST)? { Some(read(TEST)?) } else { None };
-        let names = ["training", "testing"];
-        array::read(&self.dir, names, [Some(train), test], self.which(), files)
-    }
+/// The files in `dir`.
+pub(super) fn read(dir: &Path) -> Result<Found> {
+    let mut files = Vec::new();
+    let mut read = |part: &[&str]| -> Result<Labelled> {
+        let (images, image_sum) = file(dir, part, "images")?;
+        let (labels, label_sum) = file(dir, part, "labels")?;
+        files.extend([image_sum, label_sum]);
+        Ok((images.images()?, labels.labels()?))
+    };
+    let train = read(TRAIN)?;
+    let test = if found(dir, TEST)?.is_empty() { None } else { Some(read(TEST)?) };
+    Ok(Found { train, test, files, warning: None })
 }
 
 /// The IDX files in `dir` whose names hold one of `part`.
 fn found(dir: &Path, part: &[&str]) -> Result<Vec<PathBuf>> {
     let mut paths = entries(dir)?;
     paths.retain(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let name = file_name(path);
         path.is_file() && is_idx(path) && part.iter().any(|part| name.contains(part))
     });
     Ok(paths)
@@ -107,16 +50,12 @@ fn found(dir: &Path, part: &[&str]) -> Result<Vec<PathBuf>> {
 
 /// Whether a file is called as IDX files are.
 pub(crate) fn is_idx(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let name = file_name(path);
     name.contains("idx") && name.contains("ubyte")
 }
 
-fn has(dir: &Path, part: &[&str]) -> Result<bool> {
-    Ok(!found(dir, part)?.is_empty())
-}
-
 /// The one file of `what` in `dir`; of several that differ only in being packed, the one that is not.
-fn file(dir: &Path, part: &[&str], what: &str) -> Result<File> {
+fn file(dir: &Path, part: &[&str], what: &str) -> Result<(Array, FileSum)> {
     let mut paths = found(dir, part)?;
     paths.retain(|path| path.to_string_lossy().to_lowercase().contains(what));
     if let [plain, packed] = paths.as_slice()
@@ -125,7 +64,7 @@ fn file(dir: &Path, part: &[&str], what: &str) -> Result<File> {
         paths.truncate(1);
     }
     match paths.as_slice() {
-        [path] => Ok(File(path.clone())),
+        [path] => array(path),
         [] => {
             let problem = format!(
                 "has no IDX file of {what} for {}: such as {}-{what}-idx{}-ubyte, or with .gz",
@@ -148,8 +87,6 @@ fn file(dir: &Path, part: &[&str], what: &str) -> Result<File> {
     }
 }
 
-struct File(PathBuf);
-
 /// What an IDX file holds.
 struct Array {
     path: PathBuf,
@@ -157,31 +94,28 @@ struct Array {
     values: Vec<u8>,
 }
 
-impl File {
-    fn read(self) -> Result<(Array, FileSum)> {
-        let Self(path) = self;
-        let (packed, sum) = contents(&path)?;
-        let unfit = |problem: String| Error::unfit(&path, problem);
-        // No more than the header says, once that is known: four dimensions of four bytes.
-        let head =
-            unpacked(packed.clone(), 19).map_err(|e| unfit(format!("cannot be unpacked: {e}")))?;
-        let (shape, start) = header(&head).map_err(unfit)?;
-        let count = shape.iter().try_fold(1u64, |product, &side| product.checked_mul(side));
-        let whole = count.and_then(|count| count.checked_add(start as u64));
-        let whole = whole.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
-        let mut values =
-            unpacked(packed, whole).map_err(|e| unfit(format!("cannot be unpacked: {e}")))?;
-        if values.len() as u64 != whole {
-            let (found, more) = (values.len(), values.len() as u64 > whole);
-            let problem = format!(
-                "has {} bytes, and with the shape {shape:?} it should have {whole}; get it again",
-                if more { format!("more than {whole}") } else { found.to_string() }
-            );
-            return Err(unfit(problem));
-        }
-        values.drain(..start);
-        Ok((Array { path, shape, values }, sum))
+fn array(path: &Path) -> Result<(Array, FileSum)> {
+    let (packed, sum) = contents(path)?;
+    let unfit = |problem: String| Error::unfit(path, problem);
+    // No more than the header says, once that is known: four dimensions of four bytes.
+    let head =
+        unpacked(packed.clone(), 19).map_err(|e| unfit(format!("cannot be unpacked: {e}")))?;
+    let (shape, start) = header(&head).map_err(unfit)?;
+    let count = shape.iter().try_fold(1u64, |product, &side| product.checked_mul(side));
+    let whole = count.and_then(|count| count.checked_add(start as u64));
+    let whole = whole.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
+    let mut values =
+        unpacked(packed, whole).map_err(|e| unfit(format!("cannot be unpacked: {e}")))?;
+    if values.len() as u64 != whole {
+        let (found, more) = (values.len(), values.len() as u64 > whole);
+        let problem = format!(
+            "has {} bytes, and with the shape {shape:?} it should have {whole}; get it again",
+            if more { format!("more than {whole}") } else { found.to_string() }
+        );
+        return Err(unfit(problem));
     }
+    values.drain(..start);
+    Ok((Array { path: path.to_owned(), shape, values }, sum))
 }
 
 /// The dimensions, and where the values begin.
@@ -204,8 +138,7 @@ fn header(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), String> {
 
 impl Array {
     fn images(self) -> Result<Images> {
-        let size =
-            array::size_of(&self.shape).map_err(|problem| Error::unfit(self.path, problem))?;
+        let size = size_of(&self.shape).map_err(|problem| Error::unfit(self.path, problem))?;
         Ok(Images { size, pixels: self.values })
     }
 

@@ -1,12 +1,11 @@
 //! Data of one's own: what files of every kind have in common once they are read.
 
-mod array;
-pub(crate) mod folder;
+pub(crate) mod arrays;
 pub(crate) mod idx;
-pub(crate) mod image_table;
-pub(crate) mod npz;
+mod npz;
 pub(crate) mod parquet;
 pub(crate) mod picture;
+pub(crate) mod pictures;
 pub(crate) mod rows;
 pub(crate) mod table;
 
@@ -20,42 +19,12 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 pub use self::picture::Resize;
-use crate::definition::{Data, check_limits};
+use crate::definition::{Data, Selection};
 use crate::error::{Error, Result};
 use crate::files::{FileSum, sha256};
 use crate::images::{Gathered, Size};
 use crate::survey::{Survey, grouped};
-use crate::text::{Texts, Vocabulary};
-
-/// The share of a class that is tested on where nothing else is said.
-pub(crate) const SHARE: f64 = 0.1;
-
-/// Which samples are used, as the settings of every kind say it.
-#[derive(Clone, Copy)]
-pub(crate) struct Which {
-    pub(crate) test_share: Option<f64>,
-    pub(crate) train_limit: Option<usize>,
-    pub(crate) test_limit: Option<usize>,
-}
-
-impl Which {
-    pub(crate) fn validate(&self) -> Result<()> {
-        if let Some(share) = self.test_share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
-            let problem = "write a share between 0 and 1, such as 0.1, or leave it out";
-            return Err(Error::setting("dataset.test_share", &share, problem));
-        }
-        check_limits(self.train_limit, self.test_limit)
-    }
-}
-
-/// How texts become numbers, as the settings of every kind say it.
-pub(crate) struct Words<'a> {
-    pub(crate) vocabulary: usize,
-    pub(crate) minimum_count: u64,
-    pub(crate) length: usize,
-    /// The vocabulary of an earlier run.
-    pub(crate) earlier: Option<&'a str>,
-}
+use crate::text::Words;
 
 /// What samples are made of.
 pub(crate) enum Values {
@@ -156,17 +125,13 @@ impl Read {
         path: &Path,
         classes: Vec<String>,
         [train, test]: [Option<Part>; 2],
-        which: Which,
+        samples: &Selection,
         files: Vec<FileSum>,
     ) -> Result<Self> {
         let train = train.filter(|part| !part.labels.is_empty());
         let train = train.ok_or_else(|| Error::unfit(path, "has no samples to train on"))?;
-        let share = which.test_share.unwrap_or(SHARE);
+        let share = samples.share(test.is_some())?;
         let [test, train] = match test {
-            Some(_) if which.test_share.is_some() => {
-                let problem = "there are samples for testing already; leave it out";
-                return Err(Error::setting("dataset.test_share", &share, problem));
-            }
             Some(test) => [test, train],
             None => {
                 let tested = tested(&train.labels, &train.sums, share);
@@ -180,7 +145,7 @@ impl Read {
             let problem = format!("has samples of one class, {}; two are needed", named(&classes));
             return Err(Error::unfit(path, problem));
         }
-        let (train, test) = (train.limited(which.train_limit), test.limited(which.test_limit));
+        let (train, test) = (train.limited(samples.train), test.limited(samples.test));
         let mut read = Self { classes, train, test, files, warnings: Vec::new() };
         read.warn();
         Ok(read)
@@ -259,56 +224,24 @@ impl Read {
         Survey { path: path.to_owned(), sample, classes, doubles, files, warnings }
     }
 
-    /// The data set of these samples; `words` is for texts.
-    pub(crate) fn into_data(self, words: Option<Words<'_>>) -> Result<Data> {
-        let Self { classes, train, test, files, mut warnings } = self;
-        let (altered, [train_labels, test_labels]) = (Vec::new(), [train.labels, test.labels]);
-        match (train.values, test.values, words) {
+    /// The data set of these samples; `words` is for texts, with the vocabulary of an earlier run.
+    pub(crate) fn into_data(self, words: Option<(Words, Option<&str>)>) -> Result<Data> {
+        let Self { classes, train, test, files, warnings } = self;
+        let mut data = match (train.values, test.values, words) {
             (Values::Images(size, pixels), Values::Images(_, tested), _) => {
-                let train = Gathered { pixels, labels: train_labels };
-                let test = Gathered { pixels: tested, labels: test_labels };
+                let train = Gathered { pixels, labels: train.labels };
+                let test = Gathered { pixels: tested, labels: test.labels };
                 let (train, test, normalisation) = Gathered::into_sets(train, test, size, classes);
-                let (train, test) = (Arc::new(train), Arc::new(test));
-                let normalisation = Some(normalisation);
-                Ok(Data {
-                    train,
-                    test,
-                    files,
-                    altered,
-                    vocabulary: None,
-                    bytes_per_token: None,
-                    normalisation,
-                    warnings,
-                })
+                Data { normalisation: Some(normalisation), ..Data::new(train, test, files) }
             }
-            (Values::Texts(texts), Values::Texts(tested), Some(words)) => {
-                let vocabulary = match words.earlier {
-                    Some(json) => Vocabulary::from_json(json)?,
-                    None => {
-                        let all = texts.iter().map(String::as_str);
-                        Vocabulary::train(all, words.vocabulary, words.minimum_count)?
-                    }
-                };
-                warnings.extend(vocabulary.warning());
-                let set = |texts: &[String], labels| {
-                    Texts::new(texts, labels, classes.clone(), &vocabulary, words.length)
-                };
-                let (train, test) = (set(&texts, train_labels)?, set(&tested, test_labels)?);
-                let (train, test) = (Arc::new(train), Arc::new(test));
-                let vocabulary = Some(vocabulary.to_json()?);
-                Ok(Data {
-                    train,
-                    test,
-                    files,
-                    altered,
-                    vocabulary,
-                    bytes_per_token: None,
-                    normalisation: None,
-                    warnings,
-                })
+            (Values::Texts(texts), Values::Texts(tested), Some((words, earlier))) => {
+                let sets = [(texts, train.labels), (tested, test.labels)];
+                words.into_data(sets, &classes, files, earlier)?
             }
             _ => unreachable!("both parts are of one kind, and texts come with their settings"),
-        }
+        };
+        data.warnings.splice(0..0, warnings);
+        Ok(data)
     }
 }
 
@@ -366,6 +299,11 @@ pub(crate) fn numbered(
     Ok((classes, numbers))
 }
 
+/// The name of a file, in lower case.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
 /// Some names for a message, and how many there are beside.
 pub(crate) fn named<S: AsRef<str>>(names: &[S]) -> String {
     const SHOWN: usize = 8;
@@ -410,6 +348,6 @@ pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
 
 /// Whether a file is none that a person has put there.
 pub(crate) fn is_hidden(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let name = file_name(path);
     name.starts_with('.') || ["thumbs.db", "desktop.ini", "__macosx"].contains(&name.as_str())
 }

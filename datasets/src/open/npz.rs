@@ -1,103 +1,41 @@
 //! NumPy's `.npz`: a ZIP archive of arrays, as MedMNIST (Yang et al. 2023) is given away.
 
-use std::collections::BTreeSet;
 use std::io::{Cursor, Read as _};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use zip::ZipArchive;
 
-use super::array::{self, Arrays, Images};
-use super::{Read, Which, contents, named};
-use crate::definition::{About, Data, Definition, Form};
+use super::arrays::{Found, Images, Labelled, size_of};
+use super::{contents, named};
 use crate::error::{Error, Result};
-use crate::survey::Survey;
+use crate::images::Size;
 
-/// A `.npz` file of images and labels.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Npz {
-    /// The file, with arrays of the names `train_images`, `train_labels`, `test_images`, `test_labels` (as MedMNIST)
-    /// or `x_train`, `y_train`, `x_test`, `y_test` (as Keras).
-    pub file: PathBuf,
-    /// Where there are no arrays for testing: the share of each class that is tested on, 0.1 if left out. Which
-    /// images that are follows from what they show, not from a seed.
-    #[cfg_attr(
-        feature = "schema",
-        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
-    )]
-    pub test_share: Option<f64>,
-    /// Use only so many training images.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub train_limit: Option<usize>,
-    /// Use only so many test images.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub test_limit: Option<usize>,
+/// What the arrays may be called.
+const TRAIN: [[&str; 2]; 2] = [["train_images", "x_train"], ["train_labels", "y_train"]];
+/// The same of those for testing.
+const TEST: [[&str; 2]; 2] = [["test_images", "x_test"], ["test_labels", "y_test"]];
+
+/// The size of the images, and the labels of the training set.
+pub(super) fn form(file: &Path) -> Result<(Size, Vec<String>)> {
+    let (mut archive, _) = Archive::open(file)?;
+    let images = archive.array(TRAIN[0], false)?;
+    let size = size_of(&images.shape).map_err(|problem| images.unfit(problem))?;
+    Ok((size, archive.array(TRAIN[1], true)?.labels()?))
 }
 
-impl Default for Npz {
-    fn default() -> Self {
-        Self { file: "data.npz".into(), test_share: None, train_limit: None, test_limit: None }
-    }
-}
-
-impl Definition for Npz {
-    fn about(&self) -> About {
-        About {
-            name: "npz",
-            line: "arrays of images and labels in a NumPy file, as MedMNIST's",
-            paper: "",
-        }
-    }
-
-    fn form(&self) -> Result<Form> {
-        let (mut archive, _) = Archive::open(&self.file)?;
-        let images = archive.array(["train_images", "x_train"], false)?;
-        let labels = archive.array(["train_labels", "y_train"], true)?;
-        let size = array::size_of(&images.shape).map_err(|problem| images.unfit(problem))?;
-        let classes: BTreeSet<String> = labels.labels()?.into_iter().collect();
-        Ok(Form { shape: size.shape(), classes: classes.len() })
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.which().validate()
-    }
-
-    fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
-        self.read()?.into_data(None)
-    }
-
-    fn survey(&self) -> Option<Result<Survey>> {
-        Some(self.read().map(|read| read.survey(&self.file)))
-    }
-}
-
-impl Npz {
-    fn which(&self) -> Which {
-        let &Self { test_share, train_limit, test_limit, .. } = self;
-        Which { test_share, train_limit, test_limit }
-    }
-
-    pub(crate) fn read(&self) -> Result<Read> {
-        let (mut archive, sum) = Archive::open(&self.file)?;
-        let has = |name| archive.names().iter().any(|found| found == name);
-        let tests = has("test_images") || has("x_test");
-        let left_out =
-            has("val_images").then(|| "the arrays for validation are left out".to_owned());
-        let mut part = |images, labels| -> Result<Arrays> {
-            let (images, labels) = (archive.array(images, true)?, archive.array(labels, true)?);
-            Ok(Arrays { images: images.images()?, labels: labels.labels()? })
-        };
-        let train = part(["train_images", "x_train"], ["train_labels", "y_train"])?;
-        let test = match tests {
-            true => Some(part(["test_images", "x_test"], ["test_labels", "y_test"])?),
-            false => None,
-        };
-        let sets = ["training", "testing"];
-        let read = array::read(&self.file, sets, [Some(train), test], self.which(), vec![sum])?;
-        Ok(read.with_warnings(left_out))
-    }
+/// The arrays of `file`.
+pub(super) fn read(file: &Path) -> Result<Found> {
+    let (mut archive, sum) = Archive::open(file)?;
+    let names = archive.names();
+    let has = |name: &str| names.iter().any(|found| found == name);
+    let mut part = |[images, labels]: [[&str; 2]; 2]| -> Result<Labelled> {
+        let (images, labels) = (archive.array(images, true)?, archive.array(labels, true)?);
+        Ok((images.images()?, labels.labels()?))
+    };
+    let train = part(TRAIN)?;
+    let test = if TEST[0].iter().any(|name| has(name)) { Some(part(TEST)?) } else { None };
+    let left_out = || "the arrays for validation are left out".to_owned();
+    Ok(Found { train, test, files: vec![sum], warning: has("val_images").then(left_out) })
 }
 
 /// The most bytes of one array's header.
@@ -249,7 +187,7 @@ impl Array {
                 "holds images that are not of bytes; save images.astype('uint8'), from 0 to 255";
             return Err(self.unfit(problem));
         }
-        let size = array::size_of(&self.shape).map_err(|problem| self.unfit(problem))?;
+        let size = size_of(&self.shape).map_err(|problem| self.unfit(problem))?;
         Ok(Images { size, pixels: self.values })
     }
 

@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
     use crate::convert::{made, png};
-    use crate::{Config, look};
+    use crate::{Config, Selection, look};
 
     fn news(count: usize) -> Vec<u8> {
         let rows: Vec<_> = (0..count).map(|i| (format!("the news of {i}"), i as i64 % 3)).collect();
@@ -219,7 +219,7 @@ mod tests {
             (
                 "b.parquet",
                 pictures(20),
-                "image-table",
+                "pictures",
                 "a Parquet file: 20 images of 8×8 in colour in 2 classes; 2 for testing (image: img; label: label)",
             ),
         ];
@@ -229,7 +229,7 @@ mod tests {
             let found = look(&path).unwrap();
             assert_eq!(found.config.name(), kind);
             assert!(found.line.starts_with(line), "{}", found.line);
-            found.config.validate().unwrap();
+            found.config.validate(&Selection::default()).unwrap();
             let form = found.config.form().unwrap();
             let data = found.config.load(dir.path()).unwrap();
             assert_eq!(form.classes, data.train.classes().len());
@@ -257,27 +257,23 @@ mod tests {
         let load = |contents: &[u8], settings: &str| {
             let path = dir.path().join("a.parquet");
             fs::write(&path, contents).unwrap();
-            let settings = format!("{settings}\nfile = {path:?}");
+            let settings = format!("kind = {settings} = {path:?}");
             let config: Config = toml::from_str(&settings).unwrap();
             config.load(dir.path()).err().unwrap().to_string()
         };
-        let images = "kind = 'image-table'\nimage = 'img'\nsize = 8";
+        let images = "'pictures'\nimage = 'img'\nsize = 8\npath";
         let broken =
             made::images(&["label"], &[(png(8, &[1; 192]), vec![0]), (vec![7; 9], vec![1])]);
         let cases = [
-            (
-                pictures(4),
-                "kind = 'image-table'",
-                "no column \"image\"; its columns are img, label",
-            ),
+            (pictures(4), "'pictures'\npath", "no column \"image\"; its columns are img, label"),
             (
                 news(4),
-                "kind = 'image-table'\nimage = 'text'",
+                "'pictures'\nimage = 'text'\npath",
                 "row 1: the column \"text\" holds a text or a number",
             ),
             (broken, images, "row 2: is neither a PNG nor a JPEG"),
-            (pictures(4), "kind = 'table'\ntext = 'img'", "row 1: a column of texts holds bytes"),
-            (news(4), "kind = 'table'\nlabel = 'class'", "no column \"class\""),
+            (pictures(4), "'table'\ntext = 'img'\nfile", "row 1: a column of texts holds bytes"),
+            (news(4), "'table'\nlabel = 'class'\nfile", "no column \"class\""),
             (pictures(4)[..60].to_vec(), images, "no Parquet file that can be read"),
         ];
         for (contents, settings, words) in cases {

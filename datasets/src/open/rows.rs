@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::{Error, Result, RowProblem};
+use crate::error::{Error, Result};
 
 /// How the fields of a file are told apart.
 #[derive(Clone, Copy)]
@@ -14,6 +14,14 @@ pub(crate) struct Dialect {
 
 /// What AG News and most others are written in.
 pub(crate) const CSV: Dialect = Dialect { delimiter: b',', quotes: true };
+
+/// A double quote without a second one, or a row that begins with one and does not end in one.
+pub(crate) const OPEN_QUOTE: &str = "a double quote is missing at the end of a field; the file is cut short or \
+                                     damaged: fetch or unpack it again";
+
+/// Text between a closing quote and the next delimiter.
+const AFTER_QUOTE: &str = "a quote closes a field, and more follows before the next one begins; within quotes write \"\" for a quote (not \
+     \\\"), or write dataset.quotes = false where quotes mean nothing (dataset.kind = \"table\")";
 
 /// A row: its fields, and the bytes that it was read from.
 pub(crate) struct Row<'a> {
@@ -47,7 +55,7 @@ pub(crate) fn each(
     path: &Path,
     contents: &[u8],
     dialect: Dialect,
-    mut each: impl FnMut(&Row<'_>) -> std::result::Result<(), RowProblem>,
+    mut each: impl FnMut(&Row<'_>) -> std::result::Result<(), String>,
 ) -> Result<()> {
     let mut reader = csv::ReaderBuilder::new();
     reader.has_headers(false).flexible(true).delimiter(dialect.delimiter).quoting(dialect.quotes);
@@ -74,24 +82,23 @@ pub(crate) fn each(
         let row = Row { fields: &record, raw, line: line + skipped_lines, number };
         let found = check(&row, dialect).and_then(|()| each(&row).map_err(|problem| (0, problem)));
         if let Err((within, problem)) = found {
-            return Err(Error::Row {
-                path: path.to_owned(),
-                record: number,
-                line: row.line,
-                offset: (start + marked + within) as u64,
-                problem,
-            });
+            let offset = start + marked + within;
+            let place = format!("record {number} (line {}, byte {offset})", row.line);
+            return Err(Error::within(path, format!("{place}: {problem}")));
         }
     }
 }
 
 /// Checks that a row is UTF-8 and that a quote which closes is followed by a delimiter or by nothing; the error has the
 /// place within the row.
-fn check(row: &Row<'_>, dialect: Dialect) -> std::result::Result<(), (usize, RowProblem)> {
+fn check(row: &Row<'_>, dialect: Dialect) -> std::result::Result<(), (usize, String)> {
     if let Err(error) = str::from_utf8(row.raw) {
         let bad = row.fields.iter().position(|field| str::from_utf8(field).is_err());
-        let (column, at) = (bad.map_or(1, |i| i + 1), error.valid_up_to());
-        return Err((at, RowProblem::Utf8 { column, at }));
+        let column = bad.map_or(1, |i| i + 1);
+        let problem = format!(
+            "column {column} is not valid UTF-8; convert the file to UTF-8 or unpack it again"
+        );
+        return Err((error.valid_up_to(), problem));
     }
     let mut bytes = row.raw.iter().copied().enumerate().peekable();
     let mut begins = dialect.quotes;
@@ -103,14 +110,14 @@ fn check(row: &Row<'_>, dialect: Dialect) -> std::result::Result<(), (usize, Row
         // Within quotes, up to the one that closes.
         loop {
             match bytes.next() {
-                None => return Err((0, RowProblem::OpenQuote)),
+                None => return Err((0, OPEN_QUOTE.into())),
                 Some((_, b'"')) if bytes.next_if(|(_, next)| *next == b'"').is_some() => {}
                 Some((_, b'"')) => break,
                 Some(_) => {}
             }
         }
         if let Some((at, _)) = bytes.next_if(|(_, next)| *next != dialect.delimiter) {
-            return Err((at, RowProblem::AfterQuote { at }));
+            return Err((at, AFTER_QUOTE.into()));
         }
     }
     Ok(())

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::parquet::{self, Cell, Parquet};
 use super::rows::{self, Dialect};
-use super::{Part, Read, Values, Which, Words, contents, named, numbered, unpacked};
-use crate::dataset::Shape;
-use crate::definition::{About, Data, Definition, Form, Holds, check_count};
-use crate::error::{Error, Result, RowProblem};
+use super::{Part, Read, Values, contents, file_name, named, numbered, unpacked};
+use crate::definition::{About, Data, Definition, Form, Holds, Reading, Selection};
+use crate::error::{Error, Result};
 use crate::files::FileSum;
 use crate::survey::Survey;
+use crate::text::Words;
 
 /// A table of texts and their labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,19 +44,6 @@ pub struct Table {
     /// Tokens per text: longer texts are cut, shorter ones padded.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
     pub length: usize,
-    /// Where there is no file for testing: the share of each class that is tested on, 0.1 if left out. Which texts
-    /// that are follows from what they say, not from a seed.
-    #[cfg_attr(
-        feature = "schema",
-        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
-    )]
-    pub test_share: Option<f64>,
-    /// Use only so many training texts.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub train_limit: Option<usize>,
-    /// Use only so many test texts.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub test_limit: Option<usize>,
 }
 
 impl Default for Table {
@@ -72,9 +59,6 @@ impl Default for Table {
             vocabulary: 30_000,
             minimum_count: 2,
             length: 64,
-            test_share: None,
-            train_limit: None,
-            test_limit: None,
         }
     }
 }
@@ -123,21 +107,15 @@ impl Definition for Table {
     }
 
     fn form(&self) -> Result<Form> {
-        let shape = Shape::Text { vocabulary: self.vocabulary, length: self.length };
         let labels: BTreeSet<String> = self.rows(&self.file, None)?.labels.into_iter().collect();
-        Ok(Form { shape, classes: labels.len() })
+        Ok(Form { shape: self.words().shape(), classes: labels.len() })
     }
 
     fn holds(&self) -> Holds {
         Holds::Texts
     }
 
-    fn validate(&self) -> Result<()> {
-        check_count("dataset.vocabulary", self.vocabulary, 3, 1 << 20)?;
-        check_count("dataset.length", self.length, 1, 1 << 16)?;
-        if self.minimum_count == 0 {
-            return Err(Error::setting("dataset.minimum_count", &0, "write 1 to keep every word"));
-        }
+    fn validate(&self, _samples: &Selection) -> Result<()> {
         if let Some(other) = self.delimiter.filter(|c| !c.is_ascii() || "\"\r\n".contains(*c)) {
             let problem = "write one ASCII character, such as \",\", \";\" or \"\\t\"";
             return Err(Error::setting("dataset.delimiter", &other, problem));
@@ -153,17 +131,15 @@ impl Definition for Table {
             let problem = "without a header columns have no names; number them: dataset.text = 2";
             return Err(Error::setting("dataset.header", &false, problem));
         }
-        self.which().validate()
+        self.words().validate()
     }
 
-    fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        let &Self { vocabulary: size, minimum_count, length, .. } = self;
-        let words = Words { vocabulary: size, minimum_count, length, earlier: vocabulary };
-        self.read()?.into_data(Some(words))
+    fn load(&self, reading: &Reading<'_>) -> Result<Data> {
+        self.read(&reading.samples)?.into_data(Some((self.words(), reading.vocabulary)))
     }
 
     fn survey(&self) -> Option<Result<Survey>> {
-        Some(self.read().map(|read| read.survey(&self.file)))
+        Some(self.read(&Selection::default()).map(|read| read.survey(&self.file)))
     }
 }
 
@@ -186,16 +162,16 @@ struct Rows {
 }
 
 impl Table {
-    fn which(&self) -> Which {
-        let &Self { test_share, train_limit, test_limit, .. } = self;
-        Which { test_share, train_limit, test_limit }
+    fn words(&self) -> Words {
+        let &Self { vocabulary, minimum_count, length, .. } = self;
+        Words { vocabulary, minimum_count, length }
     }
 
     fn columns(&self) -> impl Iterator<Item = &Column> {
         self.text.all().iter().chain([&self.label])
     }
 
-    pub(crate) fn read(&self) -> Result<Read> {
+    pub(crate) fn read(&self, samples: &Selection) -> Result<Read> {
         let mut train = self.rows(&self.file, None)?;
         let test = self.test_file.as_ref();
         let mut test = test.map(|file| self.rows(file, Some(&train))).transpose()?;
@@ -214,7 +190,7 @@ impl Table {
         };
         let parts = [Some(part(train, train_labels)), test.map(|test| part(test, test_labels))];
         let files = files.into_iter().flatten().collect();
-        let read = Read::new(&self.file, classes, parts, self.which(), files)?;
+        let read = Read::new(&self.file, classes, parts, samples, files)?;
         Ok(read.with_warnings(warnings))
     }
 
@@ -222,8 +198,7 @@ impl Table {
     fn parquet_rows(&self, path: &Path) -> Result<Rows> {
         let file = Parquet::open(path)?;
         let places = self.places(&file.columns(), true);
-        let (mut columns, label) =
-            places.map_err(|problem| Error::unfit(path, problem.to_string()))?;
+        let (mut columns, label) = places.map_err(|problem| Error::unfit(path, problem))?;
         columns.push(label);
         let mut rows = Rows { header: Some(Vec::new()), ..Rows::default() };
         file.rows(&columns, usize::MAX, |number, mut cells| {
@@ -233,7 +208,7 @@ impl Table {
                 return Err(format!("a column of texts holds {}; see dataset.text", other.kind()));
             }
             let label = label.as_ref().map_or("", Cell::text);
-            rows.add(cells.iter().map(Cell::text), label, number as u64).map_err(|e| e.to_string())
+            rows.add(cells.iter().map(Cell::text), label, number as u64)
         })?;
         rows.sum = Some(file.sum);
         rows.check_labels(path)?;
@@ -271,7 +246,11 @@ impl Table {
                 }
             }
             if row.len() != width {
-                return Err(RowProblem::Ragged { found: row.len(), expected: width });
+                return Err(format!(
+                    "{} columns, and the first row has {width}; a field with a delimiter in it must stand in double \
+                     quotes (dataset.delimiter, dataset.quotes)",
+                    row.len()
+                ));
             }
             let (texts, label) = columns.as_ref().expect("invariant: the first row came first");
             rows.add(texts.iter().map(|&text| row.field(text)), row.field(*label), row.line)
@@ -288,7 +267,7 @@ impl Table {
         &self,
         fields: &[String],
         named: bool,
-    ) -> std::result::Result<(Vec<usize>, usize), RowProblem> {
+    ) -> std::result::Result<(Vec<usize>, usize), String> {
         let place = |column: &Column| {
             let (found, column) = match column {
                 Column::Number(number) => {
@@ -302,21 +281,26 @@ impl Table {
             };
             let columns =
                 if named { super::named(fields) } else { format!("1 to {}", fields.len()) };
-            found.ok_or(RowProblem::NoColumn { column, columns })
+            found.ok_or_else(|| {
+                format!(
+                    "there is no column {column}; the columns are {columns}. Name others by dataset.text and \
+                     dataset.label; if the first line is a sample, write dataset.header = false and number the columns"
+                )
+            })
         };
         let texts = self.text.all().iter().map(place).collect::<std::result::Result<_, _>>()?;
         Ok((texts, place(&self.label)?))
     }
 
     fn dialect(&self, path: &Path, bytes: &[u8]) -> Dialect {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-        let delimiter = self.delimiter.map_or_else(|| delimiter(&name, bytes), |c| c as u8);
+        let delimiter = self.delimiter.map_or_else(|| delimiter(path, bytes), |c| c as u8);
         Dialect { delimiter, quotes: self.quotes }
     }
 }
 
 /// What stands between the fields of a file, by its name or its first line.
-pub(crate) fn delimiter(name: &str, bytes: &[u8]) -> u8 {
+pub(crate) fn delimiter(path: &Path, bytes: &[u8]) -> u8 {
+    let name = file_name(path);
     let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     match [b',', b';', b'\t'].into_iter().find(|delimiter| first.contains(delimiter)) {
         _ if name.contains(".tsv") || name.contains(".tab") => b'\t',
@@ -331,10 +315,10 @@ impl Rows {
         texts: impl Iterator<Item = &'a str>,
         label: &str,
         line: u64,
-    ) -> std::result::Result<(), RowProblem> {
+    ) -> std::result::Result<(), String> {
         let label = label.trim();
         if label.is_empty() {
-            return Err(RowProblem::NoLabel);
+            return Err("the label is empty; give it one, or take the row away".into());
         }
         self.texts.push(texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" "));
         self.labels.push(label.to_owned());

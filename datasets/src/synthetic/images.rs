@@ -3,6 +3,7 @@
 use std::f32::consts::TAU;
 use std::path::{Path, PathBuf};
 
+use super::Amount;
 use crate::cifar::Format;
 use crate::images::{IMAGE, SIDE};
 use crate::names::COARSE_OF_FINE;
@@ -16,9 +17,7 @@ const KINDS: usize = 10;
 pub(super) fn files(
     format: &Format,
     dir: &Path,
-    train: usize,
-    test: usize,
-    seed: u64,
+    Amount { train, test, seed }: Amount,
 ) -> Vec<(PathBuf, Vec<u8>)> {
     let classes = format.labels.last().map_or(1, |label| label.classes.len());
     let file = |name: &str, set: u64, labels: &[usize], first: usize| {

@@ -12,66 +12,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100};
-use crate::definition::{About, Counts, Data, Definition, Form, Holds, Twin, check_count};
+use crate::definition::{
+    About, Counts, Data, Definition, Form, Holds, Reading, Selection, Twin, check_count,
+};
 use crate::error::Result;
 use crate::files::{self, Official, Place};
 use crate::plain_text::PlainText;
 
 /// A twin of CIFAR-10: each class has a colour and a texture of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct SyntheticCifar10 {
-    /// The number of training images, 5 to 50,000: they fill five files.
-    #[cfg_attr(feature = "schema", schemars(range(min = 5, max = 50_000)))]
-    pub train: usize,
-    /// The number of test images, 1 to 10,000.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
-    pub test: usize,
-    /// What the images are drawn from.
-    pub seed: u64,
-}
-
-impl Default for SyntheticCifar10 {
-    fn default() -> Self {
-        Self { train: 1024, test: 256, seed: 0 }
-    }
-}
+#[serde(deny_unknown_fields)]
+pub struct SyntheticCifar10 {}
 
 /// A twin of CIFAR-100: ten colours times ten textures.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct SyntheticCifar100 {
-    /// The number of training images, 1 to 50,000.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 50_000)))]
-    pub train: usize,
-    /// The number of test images, 1 to 10,000.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
-    pub test: usize,
-    /// What the images are drawn from.
-    pub seed: u64,
-}
-
-impl Default for SyntheticCifar100 {
-    fn default() -> Self {
-        Self { train: 2000, test: 500, seed: 0 }
-    }
-}
+#[serde(deny_unknown_fields)]
+pub struct SyntheticCifar100 {}
 
 /// A twin of AG News: made-up news of four topics, each with words of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SyntheticAgNews {
-    /// The number of training texts, 1 to 120,000.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 120_000)))]
-    pub train: usize,
-    /// The number of test texts, 1 to 7,600.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 7600)))]
-    pub test: usize,
-    /// What the texts are drawn from.
-    pub seed: u64,
     /// The largest number of token ids, the two for padding and unknown words included.
     #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
     pub vocabulary: usize,
@@ -85,23 +49,15 @@ pub struct SyntheticAgNews {
 
 impl Default for SyntheticAgNews {
     fn default() -> Self {
-        Self { train: 2000, test: 500, seed: 0, vocabulary: 1000, minimum_count: 2, length: 32 }
+        Self { vocabulary: 1000, minimum_count: 2, length: 32 }
     }
 }
 
-/// A made-up text: the sentences of made-up news, one after the other.
+/// A made-up text: the sentences of made-up news of about 150 characters each, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SyntheticText {
-    /// The number of news in the training text, 1 to 100,000; each has about 150 characters.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100_000)))]
-    pub train: usize,
-    /// The number of news in the test text, 1 to 10,000.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
-    pub test: usize,
-    /// What the news are drawn from.
-    pub seed: u64,
     /// Characters that a model sees at a time (the length of a block).
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
     pub length: usize,
@@ -109,26 +65,38 @@ pub struct SyntheticText {
 
 impl Default for SyntheticText {
     fn default() -> Self {
-        Self { train: 200, test: 40, seed: 0, length: 32 }
+        Self { length: 32 }
     }
+}
+
+/// How much is made up.
+#[derive(Clone, Copy)]
+struct Amount {
+    train: usize,
+    test: usize,
+    seed: u64,
 }
 
 /// A file to be, and its contents.
 type Made = (PathBuf, Vec<u8>);
 
 impl SyntheticCifar10 {
-    fn files(&self, dir: &Path) -> Vec<Made> {
-        images::files(&cifar::CIFAR10, dir, self.train, self.test, self.seed)
+    const AMOUNT: Amount = Amount { train: 1024, test: 256, seed: 0 };
+
+    fn files(dir: &Path, amount: Amount) -> Vec<Made> {
+        images::files(&cifar::CIFAR10, dir, amount)
     }
 
     fn reader(&self, dir: PathBuf) -> Cifar10 {
-        Cifar10 { dir, partial: true, ..Cifar10::default() }
+        Cifar10 { dir, partial: true }
     }
 }
 
 impl SyntheticCifar100 {
-    fn files(&self, dir: &Path) -> Vec<Made> {
-        images::files(&cifar::CIFAR100, dir, self.train, self.test, self.seed)
+    const AMOUNT: Amount = Amount { train: 2000, test: 500, seed: 0 };
+
+    fn files(dir: &Path, amount: Amount) -> Vec<Made> {
+        images::files(&cifar::CIFAR100, dir, amount)
     }
 
     fn reader(&self, dir: PathBuf) -> Cifar100 {
@@ -137,13 +105,15 @@ impl SyntheticCifar100 {
 }
 
 impl SyntheticAgNews {
-    fn files(&self, dir: &Path) -> Vec<Made> {
-        text::files(dir, self.train, self.test, self.seed)
+    const AMOUNT: Amount = Amount { train: 2000, test: 500, seed: 0 };
+
+    fn files(dir: &Path, amount: Amount) -> Vec<Made> {
+        text::files(dir, amount)
     }
 
     fn reader(&self, dir: PathBuf) -> AgNews {
-        let &Self { vocabulary, minimum_count, length, .. } = self;
-        AgNews { dir, vocabulary, minimum_count, length, partial: true, ..AgNews::default() }
+        let &Self { vocabulary, minimum_count, length } = self;
+        AgNews { dir, vocabulary, minimum_count, length, partial: true }
     }
 }
 
@@ -155,10 +125,11 @@ const TEXTS: [Official; 2] = [
 ];
 
 impl SyntheticText {
-    fn files(&self, dir: &Path) -> Vec<Made> {
-        let sets = [(0, self.train), (1, self.test)];
-        let made = sets.into_iter().zip(&TEXTS).map(|((set, count), file)| {
-            (dir.join(TEXT.folder).join(file.name), text::prose(set, count, self.seed).into_bytes())
+    const AMOUNT: Amount = Amount { train: 200, test: 40, seed: 0 };
+
+    fn files(dir: &Path, Amount { train, test, seed }: Amount) -> Vec<Made> {
+        let made = [(0, train), (1, test)].into_iter().zip(&TEXTS).map(|((set, count), file)| {
+            (dir.join(TEXT.folder).join(file.name), text::prose(set, count, seed).into_bytes())
         });
         made.collect()
     }
@@ -174,6 +145,18 @@ impl SyntheticText {
 /// which bound the numbers of samples.
 macro_rules! twins {
     ($($twin:ident, $of:expr, $train:expr, $test:expr, $name:literal, $line:literal;)*) => {$(
+        impl $twin {
+            /// So much is made; refused where official files would not hold it.
+            fn amount(train: Option<usize>, test: Option<usize>, seed: u64) -> Result<Amount> {
+                let (train, test) =
+                    (train.unwrap_or(Self::AMOUNT.train), test.unwrap_or(Self::AMOUNT.test));
+                let most: u64 = $train.iter().map(|file: &Official| file.records).sum();
+                check_count("samples.train", train, $train.len(), most as usize)?;
+                check_count("samples.test", test, 1, $test.records as usize)?;
+                Ok(Amount { train, test, seed })
+            }
+        }
+
         impl Definition for $twin {
             fn about(&self) -> About {
                 About { name: $name, line: $line, paper: "" }
@@ -187,21 +170,22 @@ macro_rules! twins {
                 self.reader(PathBuf::new()).holds()
             }
 
-            fn validate(&self) -> Result<()> {
-                let most: u64 = $train.iter().map(|file: &Official| file.records).sum();
-                check_count("dataset.train", self.train, $train.len(), most as usize)?;
-                check_count("dataset.test", self.test, 1, $test.records as usize)?;
-                self.reader(PathBuf::new()).validate()
+            fn validate(&self, samples: &Selection) -> Result<()> {
+                Self::amount(samples.train, samples.test, Self::AMOUNT.seed)?;
+                self.reader(PathBuf::new()).validate(samples)
             }
 
-            fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+            fn load(&self, reading: &Reading<'_>) -> Result<Data> {
+                let Selection { train, test, .. } = reading.samples;
+                let amount = Self::amount(train, test, Self::AMOUNT.seed)?;
                 // Twins with other contents lie elsewhere, so all files there are this one's.
-                let Self { train, test, seed, .. } = self;
-                let dir = scratch.join(format!("{}-{train}-{test}-{seed}", $name));
-                for (path, contents) in self.files(&dir) {
+                let Amount { train, test, seed } = amount;
+                let dir = reading.scratch.join(format!("{}-{train}-{test}-{seed}", $name));
+                for (path, contents) in Self::files(&dir, amount) {
                     files::write(&path, &contents)?;
                 }
-                self.reader(dir).load(scratch, vocabulary)
+                let all = Reading { samples: Selection::default(), ..*reading };
+                self.reader(dir).load(&all)
             }
 
             fn twin(&self) -> Option<&dyn Twin> {
@@ -215,12 +199,7 @@ macro_rules! twins {
             }
 
             fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
-                let mut twin = self.clone();
-                twin.train = counts.train.unwrap_or(self.train);
-                twin.test = counts.test.unwrap_or(self.test);
-                twin.seed = counts.seed;
-                twin.validate()?;
-                let files = twin.files(dir);
+                let files = Self::files(dir, Self::amount(counts.train, counts.test, counts.seed)?);
                 files::create(&files)?;
                 Ok(files.into_iter().map(|(path, _)| path).collect())
             }
@@ -338,7 +317,7 @@ mod tests {
     #[test]
     fn made_up_news_can_be_told_apart_but_not_by_one_word() {
         let scratch = tempfile::tempdir().unwrap();
-        let data = SyntheticAgNews::default().load(scratch.path(), None).unwrap();
+        let data = Config::from_name("synthetic-ag-news").unwrap().load(scratch.path()).unwrap();
         assert_eq!((data.train.len(), data.test.len()), (2000, 500));
         let share = bayes(&data);
         assert!((0.93..1.0).contains(&share), "{share}");

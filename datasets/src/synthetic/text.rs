@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::Amount;
 use crate::agnews::{CLASSES, OFFICIAL, PLACE};
 use crate::rng::{Purpose, Stream};
 
@@ -52,7 +53,7 @@ pub(super) fn prose(set: u64, count: usize, seed: u64) -> String {
 }
 
 /// The files of the twin below `dir`, with their contents.
-pub(super) fn files(dir: &Path, train: usize, test: usize, seed: u64) -> Vec<(PathBuf, Vec<u8>)> {
+pub(super) fn files(dir: &Path, Amount { train, test, seed }: Amount) -> Vec<(PathBuf, Vec<u8>)> {
     let writer = Writer::new();
     let file = |name: &str, set: u64, count: usize| {
         let mut classes: Vec<usize> = (0..count).map(|index| index % CLASSES.len()).collect();

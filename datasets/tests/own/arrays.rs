@@ -7,7 +7,7 @@ use std::path::Path;
 use gradwire_datasets::Shape;
 
 use super::Outcome::{Read, Refused};
-use super::{Case, all, load, try_all};
+use super::{all, load, says, try_all};
 
 /// An IDX file of bytes.
 fn idx(shape: &[u32], values: &[u8]) -> Vec<u8> {
@@ -22,7 +22,7 @@ fn images(from: u8, count: u8) -> Vec<u8> {
     (from..from + count).flat_map(|i| [[i; 6], [255 - i; 6]].concat()).collect()
 }
 
-pub(super) fn labels(count: u8) -> Vec<u8> {
+fn labels(count: u8) -> Vec<u8> {
     (0..count).map(|i| 5 + i % 2).collect()
 }
 
@@ -35,14 +35,9 @@ pub(super) fn mnist(dir: &Path) {
     }
 }
 
-const IDX: &str = "kind = 'idx'\ndir = 'DIR'";
-
-/// Writes one of the files anew.
-fn changed(dir: &Path, name: &str, change: impl Fn(Vec<u8>) -> Vec<u8>) {
-    let file = dir.join(name);
-    let contents = change(fs::read(&file).unwrap());
-    fs::write(file, contents).unwrap();
-}
+const IDX: &str = "kind = 'arrays'\npath = 'DIR'";
+const IMAGES: &str = "train-images-idx3-ubyte";
+const LABELS: &str = "train-labels-idx1-ubyte";
 
 fn gzip(contents: &[u8]) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -50,133 +45,87 @@ fn gzip(contents: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
+fn remove(dir: &Path, name: &str) {
+    fs::remove_file(dir.join(name)).unwrap();
+}
+
 #[test]
 fn idx_files() {
-    const IMAGES: &str = "train-images-idx3-ubyte";
-    try_all(&[
-        ("four files", mnist, IDX, Read(20, 6, &[])),
-        (
-            "packed, and one of them unpacked beside it",
-            |d| {
-                mnist(d);
-                for file in fs::read_dir(d).unwrap().map(|file| file.unwrap().path()) {
-                    let packed = file.with_file_name(
-                        file.file_name().unwrap().to_str().unwrap().to_owned() + ".gz",
-                    );
-                    fs::write(packed, gzip(&fs::read(&file).unwrap())).unwrap();
-                    if !file.ends_with(IMAGES) {
-                        fs::remove_file(file).unwrap();
+    try_all(
+        IDX,
+        &[
+            ("four files", mnist, Read(20, 6, &[])),
+            (
+                "packed, and one of them unpacked beside it",
+                |d| {
+                    mnist(d);
+                    for file in fs::read_dir(d).unwrap().map(|file| file.unwrap().path()) {
+                        let name = file.file_name().unwrap().to_str().unwrap().to_owned() + ".gz";
+                        fs::write(d.join(name), gzip(&fs::read(&file).unwrap())).unwrap();
+                        if !file.ends_with(IMAGES) {
+                            fs::remove_file(file).unwrap();
+                        }
                     }
-                }
-            },
-            IDX,
-            Read(20, 6, &[]),
-        ),
+                },
+                Read(20, 6, &[]),
+            ),
+            (
+                "no files for testing",
+                |d| {
+                    mnist(d);
+                    remove(d, "t10k-images-idx3-ubyte");
+                    remove(d, "t10k-labels-idx1-ubyte");
+                },
+                Read(18, 2, &[]),
+            ),
+            (
+                "labels missing",
+                |d| {
+                    mnist(d);
+                    remove(d, LABELS);
+                },
+                Refused(&["data has no IDX file of labels", LABELS]),
+            ),
+            (
+                "two data sets in one folder",
+                |d| {
+                    mnist(d);
+                    fs::copy(d.join(IMAGES), d.join("letters-train-images-idx3-ubyte")).unwrap();
+                },
+                Refused(&[
+                    "several IDX files of images",
+                    "letters-train-images-idx3",
+                    "of its own",
+                ]),
+            ),
+        ],
+    );
+    type Change = fn(Vec<u8>) -> Vec<u8>;
+    let changes: [(&str, Change, &[&str]); 8] = [
+        (IMAGES, |f| f[..200].to_vec(), &["idx3-ubyte has 200 bytes", "it should have 256"]),
         (
-            "no files for testing",
-            |d| {
-                mnist(d);
-                fs::remove_file(d.join("t10k-images-idx3-ubyte")).unwrap();
-                fs::remove_file(d.join("t10k-labels-idx1-ubyte")).unwrap();
-            },
-            IDX,
-            Read(18, 2, &[]),
+            IMAGES,
+            |f| gzip(&[f, vec![0; 1 << 20]].concat()),
+            &["more than 256 bytes", "it should have 256"],
         ),
+        (IMAGES, |f| f[..9].to_vec(), &["ends within its header, at byte 9"]),
+        (IMAGES, |_| idx(&[u32::MAX; 4], &[]), &["cannot have the shape"]),
+        (IMAGES, |f| [&[0, 0, 13], &f[3..]].concat(), &["type 13; only bytes (8)"]),
+        (IMAGES, |_| b"<html>not found</html>".to_vec(), &["is no IDX file"]),
+        (LABELS, |_| idx(&[19], &labels(19)), &["has 20 images and 19 labels for training"]),
         (
-            "labels missing",
-            |d| {
-                mnist(d);
-                fs::remove_file(d.join("train-labels-idx1-ubyte")).unwrap();
-            },
-            IDX,
-            Refused(&["data has no IDX file of labels", "train-labels-idx1-ubyte"]),
+            "t10k-labels-idx1-ubyte",
+            |_| idx(&[6], &[5, 5, 6, 9, 5, 6]),
+            &["test sample 4: the label \"9\" is not among", "which are 5, 6"],
         ),
-        (
-            "cut short",
-            |d| {
-                mnist(d);
-                changed(d, IMAGES, |file| file[..200].to_vec());
-            },
-            IDX,
-            Refused(&["train-images-idx3-ubyte has 200 bytes", "it should have 256"]),
-        ),
-        (
-            "too long, packed",
-            |d| {
-                mnist(d);
-                changed(d, IMAGES, |file| gzip(&[file, vec![0; 1 << 20]].concat()));
-            },
-            IDX,
-            Refused(&["more than 256 bytes", "it should have 256"]),
-        ),
-        (
-            "cut short within its header",
-            |d| {
-                mnist(d);
-                changed(d, IMAGES, |file| file[..9].to_vec());
-            },
-            IDX,
-            Refused(&["ends within its header, at byte 9"]),
-        ),
-        (
-            "more than there can be",
-            |d| {
-                mnist(d);
-                changed(d, IMAGES, |_| idx(&[u32::MAX; 4], &[]));
-            },
-            IDX,
-            Refused(&["cannot have the shape"]),
-        ),
-        (
-            "numbers with a point",
-            |d| {
-                mnist(d);
-                changed(d, IMAGES, |file| [&[0, 0, 13], &file[3..]].concat());
-            },
-            IDX,
-            Refused(&["type 13; only bytes (8)"]),
-        ),
-        (
-            "another file",
-            |d| {
-                mnist(d);
-                changed(d, IMAGES, |_| b"<html>not found</html>".to_vec());
-            },
-            IDX,
-            Refused(&["is no IDX file"]),
-        ),
-        (
-            "one label less",
-            |d| {
-                mnist(d);
-                changed(d, "train-labels-idx1-ubyte", |_| idx(&[19], &labels(19)));
-            },
-            IDX,
-            Refused(&["has 20 images and 19 labels for training"]),
-        ),
-        (
-            "a label that only the test set has",
-            |d| {
-                mnist(d);
-                changed(d, "t10k-labels-idx1-ubyte", |_| idx(&[6], &[5, 5, 6, 9, 5, 6]));
-            },
-            IDX,
-            Refused(&["test sample 4: the label \"9\" is not among", "which are 5, 6"]),
-        ),
-        (
-            "two data sets in one folder",
-            |d| {
-                mnist(d);
-                fs::copy(d.join(IMAGES), d.join("letters-train-images-idx3-ubyte")).unwrap();
-            },
-            IDX,
-            Refused(&[
-                "several IDX files of images",
-                "letters-train-images-idx3-ubyte",
-                "of its own",
-            ]),
-        ),
-    ]);
+    ];
+    for (name, change, words) in changes {
+        let dir = tempfile::tempdir().unwrap();
+        mnist(dir.path());
+        let file = dir.path().join(name);
+        fs::write(&file, change(fs::read(&file).unwrap())).unwrap();
+        says(&load(dir.path(), IDX).err().unwrap().to_string(), words);
+    }
 }
 
 #[test]
@@ -195,7 +144,7 @@ fn arrays_are_read_in_order() {
 }
 
 /// A NumPy array: type, shape, bytes.
-pub(super) fn npy(descr: &str, shape: &str, values: &[u8]) -> Vec<u8> {
+fn npy(descr: &str, shape: &str, values: &[u8]) -> Vec<u8> {
     let order = "'fortran_order': False";
     let header = format!("{{'descr': '{descr}', {order}, 'shape': ({shape}), }}\n");
     let length = (header.len() as u16).to_le_bytes();
@@ -212,7 +161,7 @@ fn npz(dir: &Path, arrays: &[(&str, Vec<u8>)]) {
     fs::write(dir.join("a.npz"), zip.finish().unwrap().into_inner()).unwrap();
 }
 
-const NPZ: &str = "kind = 'npz'\nfile = 'DIR/a.npz'";
+const NPZ: &str = "kind = 'arrays'\npath = 'DIR/a.npz'";
 
 /// The four arrays of a data set, with the training images and labels as given.
 pub(super) fn medmnist(dir: &Path, train_images: Vec<u8>, train_labels: Vec<u8>) {
@@ -228,6 +177,10 @@ pub(super) fn good_images() -> Vec<u8> {
     npy("|u1", "20, 4, 3", &images(0, 20))
 }
 
+pub(super) fn good_labels() -> Vec<u8> {
+    npy("|u1", "20,", &labels(20))
+}
+
 #[test]
 fn numpy_files() {
     let wide =
@@ -241,95 +194,66 @@ fn numpy_files() {
         assert_eq!(data.train.classes(), ["5", "6"]);
         assert_eq!(all(&*data.train).1[..3], [0, 1, 0]);
     }
-    let cases: &[Case] = &[
+    // Arrays of a training set that are refused: images, labels, words.
+    let by_columns = || {
+        let file = good_images();
+        let text = String::from_utf8_lossy(&file[10..]).into_owned();
+        let header = text.lines().next().unwrap().replace("False", "True ");
+        [&file[..10], header.as_bytes(), &file[10 + header.len()..]].concat()
+    };
+    let [few, many] = ["4000000000, 4, 3", "9999999999999, 1000, 1000, 3"];
+    let cases: [(Vec<u8>, Vec<u8>, &[&str]); 7] = [
         (
-            "the names of Keras, colours, no test set, negative labels",
-            |d| {
-                let labels = [255u8, 1].repeat(10);
-                let arrays = [
-                    ("x_train", npy("|u1", "20, 2, 2, 3", &images(0, 20))),
-                    ("y_train", npy("|i1", "20,", &labels)),
-                ];
-                npz(d, &arrays);
-            },
-            NPZ,
-            Read(18, 2, &[]),
+            npy("|u1", "20, 3, 2, 2", &images(0, 20)),
+            good_labels(),
+            &["train_images: has the shape [20, 3, 2, 2]", "transpose(0, 2, 3, 1)"],
         ),
         (
-            "other names",
-            |d| npz(d, &[("images", good_images())]),
-            NPZ,
-            Refused(&["no array train_images or x_train", "its arrays are images"]),
+            npy("<f4", "20, 4, 3", &[0; 960]),
+            good_labels(),
+            &["train_images: holds numbers with a point", "astype('uint8')"],
         ),
+        (good_images(), npy("|u1", "20, 14", &[0; 280]), &["train_labels: has 14 labels a sample"]),
         (
-            "channels first",
-            |d| {
-                medmnist(
-                    d,
-                    npy("|u1", "20, 3, 2, 2", &images(0, 20)),
-                    npy("|u1", "20,", &labels(20)),
-                );
-            },
-            NPZ,
-            Refused(&["train_images: has the shape [20, 3, 2, 2]", "transpose(0, 2, 3, 1)"]),
+            good_images(),
+            npy("|O", "20,", &[0; 280]),
+            &["train_labels: holds Python objects, which are not read"],
         ),
+        (by_columns(), good_labels(), &["numpy.ascontiguousarray"]),
         (
-            "images with a point",
-            |d| medmnist(d, npy("<f4", "20, 4, 3", &[0; 960]), npy("|u1", "20,", &labels(20))),
-            NPZ,
-            Refused(&["train_images: holds numbers with a point", "astype('uint8')"]),
+            npy("|u1", few, &[1; 240]),
+            good_labels(),
+            &["does not have the 48000000000 bytes of its shape"],
         ),
-        (
-            "several labels a sample",
-            |d| medmnist(d, good_images(), npy("|u1", "20, 14", &[0; 280])),
-            NPZ,
-            Refused(&["train_labels: has 14 labels a sample"]),
-        ),
-        (
-            "Python objects",
-            |d| medmnist(d, good_images(), npy("|O", "20,", &[0; 280])),
-            NPZ,
-            Refused(&["train_labels: holds Python objects, which are not read"]),
-        ),
-        (
-            "column by column",
-            |d| {
-                let file = good_images();
-                let text = String::from_utf8_lossy(&file[10..]).into_owned();
-                let header = text.lines().next().unwrap().replace("False", "True ");
-                let columns = [&file[..10], header.as_bytes(), &file[10 + header.len()..]].concat();
-                medmnist(d, columns, npy("|u1", "20,", &labels(20)));
-            },
-            NPZ,
-            Refused(&["numpy.ascontiguousarray"]),
-        ),
-        (
-            "fewer bytes than its shape",
-            |d| {
-                medmnist(
-                    d,
-                    npy("|u1", "4000000000, 4, 3", &[1; 240]),
-                    npy("|u1", "20,", &labels(20)),
-                );
-            },
-            NPZ,
-            Refused(&["does not have the 48000000000 bytes of its shape"]),
-        ),
-        (
-            "more than can be counted",
-            |d| {
-                let shape = "9999999999999, 1000, 1000, 3";
-                medmnist(d, npy("|u1", shape, &[]), npy("|u1", "20,", &labels(20)));
-            },
-            NPZ,
-            Refused(&["cannot have the shape"]),
-        ),
-        (
-            "no archive",
-            |d| fs::write(d.join("a.npz"), good_images()).unwrap(),
-            NPZ,
-            Refused(&["a.npz is no .npz file"]),
-        ),
+        (npy("|u1", many, &[]), good_labels(), &["cannot have the shape"]),
     ];
-    try_all(cases);
+    for (images, labels, words) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        medmnist(dir.path(), images, labels);
+        says(&load(dir.path(), NPZ).err().unwrap().to_string(), words);
+    }
+    try_all(
+        NPZ,
+        &[
+            (
+                "the names of Keras, colours, no test set, negative labels",
+                |d| {
+                    let images = npy("|u1", "20, 2, 2, 3", &images(0, 20));
+                    let labels = npy("|i1", "20,", &[255u8, 1].repeat(10));
+                    npz(d, &[("x_train", images), ("y_train", labels)]);
+                },
+                Read(18, 2, &[]),
+            ),
+            (
+                "other names",
+                |d| npz(d, &[("images", good_images())]),
+                Refused(&["no array train_images or x_train", "its arrays are images"]),
+            ),
+            (
+                "no archive",
+                |d| fs::write(d.join("a.npz"), good_images()).unwrap(),
+                Refused(&["a.npz is no .npz file"]),
+            ),
+        ],
+    );
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use gradwire_datasets::Shape;
 
 use super::Outcome::{Read, Refused};
-use super::{all, load, png, try_all};
+use super::{all, load, png, refuse_all, try_all};
 
 /// A folder of `classes` with `count` pictures each, of colours that all differ.
 pub(super) fn folder(dir: &Path, classes: &[&str], count: u8) {
@@ -22,195 +22,176 @@ fn picture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pictures").join(name)
 }
 
-const FOLDER: &str = "kind = 'image-folder'\ndir = 'DIR'\nsize = 8";
+const FOLDER: &str = "kind = 'pictures'\npath = 'DIR'\nsize = 8";
+
+/// A folder of two classes of three pictures, to which something is added.
+fn small(dir: &Path) {
+    folder(dir, &["a", "b"], 3);
+}
+
+/// Training and test folders with these classes, of six pictures and of three.
+fn pair(dir: &Path, train: &[&str], test: &str, tested: &[&str]) {
+    folder(&dir.join("train"), train, 6);
+    folder(&dir.join(test), tested, 3);
+}
 
 #[test]
 fn folders_of_pictures() {
-    try_all(&[
-        ("one folder", |d| folder(d, &["a", "b"], 10), FOLDER, Read(18, 2, &[])),
-        (
-            "train and test",
-            |d| {
-                folder(&d.join("train"), &["a", "b"], 6);
-                folder(&d.join("test"), &["a", "b"], 3);
-            },
-            FOLDER,
-            Read(12, 6, &[]),
-        ),
-        (
-            "classes called train and car",
-            |d| folder(d, &["train", "car"], 10),
-            FOLDER,
-            Read(18, 2, &[]),
-        ),
-        ("nothing", |_| (), FOLDER, Refused(&["data has no samples to train on"])),
-        ("no folder", |d| fs::remove_dir(d).unwrap(), FOLDER, Refused(&["cannot read", "data"])),
-        ("one class", |d| folder(d, &["a"], 9), FOLDER, Refused(&["one class, a; two are needed"])),
-        (
-            "a class that only test has",
-            |d| {
-                folder(&d.join("train"), &["a", "b"], 6);
-                folder(&d.join("test"), &["a", "c"], 3);
-            },
-            FOLDER,
-            Refused(&["test has folders", "training set has not: c;", "its classes are a, b"]),
-        ),
-        (
-            "a class that only training has",
-            |d| {
-                folder(&d.join("train"), &["a", "b"], 6);
-                folder(&d.join("val"), &["a"], 3);
-            },
-            FOLDER,
-            Read(12, 3, &["no samples to test on for 1 of 2 classes: b"]),
-        ),
-        (
-            "an empty class",
-            |d| {
-                folder(d, &["a", "b"], 10);
-                fs::create_dir(d.join("c")).unwrap();
-            },
-            FOLDER,
-            Read(18, 2, &["no samples to train on for 1 of 3 classes: c"]),
-        ),
-        (
-            "a class with one picture",
-            |d| {
-                folder(d, &["a", "b"], 10);
-                png(&d.join("c/1.png"), 8, [200; 3]);
-            },
-            FOLDER,
-            Read(19, 2, &["a single sample", "for 1 of 3 classes: c"]),
-        ),
-        (
-            "test equal to train",
-            |d| {
-                folder(&d.join("train"), &["a", "b"], 4);
-                for class in ["a", "b"] {
-                    fs::create_dir_all(d.join("test").join(class)).unwrap();
-                    for i in 0..4 {
-                        let file = format!("{class}/{i:02}.png");
-                        fs::copy(d.join("train").join(&file), d.join("test").join(&file)).unwrap();
+    try_all(
+        FOLDER,
+        &[
+            ("one folder", |d| folder(d, &["a", "b"], 10), Read(18, 2, &[])),
+            ("train and test", |d| pair(d, &["a", "b"], "test", &["a", "b"]), Read(12, 6, &[])),
+            (
+                "classes called train and car",
+                |d| folder(d, &["train", "car"], 10),
+                Read(18, 2, &[]),
+            ),
+            ("nothing", |_| (), Refused(&["data has no samples to train on"])),
+            ("no folder", |d| fs::remove_dir(d).unwrap(), Refused(&["cannot read", "data"])),
+            ("one class", |d| folder(d, &["a"], 9), Refused(&["one class, a; two are needed"])),
+            (
+                "a class that only test has",
+                |d| pair(d, &["a", "b"], "test", &["a", "c"]),
+                Refused(&["test has folders", "training set has not: c;", "its classes are a, b"]),
+            ),
+            (
+                "a class that only training has",
+                |d| pair(d, &["a", "b"], "val", &["a"]),
+                Read(12, 3, &["no samples to test on for 1 of 2 classes: b"]),
+            ),
+            (
+                "an empty class",
+                |d| {
+                    folder(d, &["a", "b"], 10);
+                    fs::create_dir(d.join("c")).unwrap();
+                },
+                Read(18, 2, &["no samples to train on for 1 of 3 classes: c"]),
+            ),
+            (
+                "a class with one picture",
+                |d| {
+                    folder(d, &["a", "b"], 10);
+                    png(&d.join("c/1.png"), 8, [200; 3]);
+                },
+                Read(19, 2, &["a single sample", "for 1 of 3 classes: c"]),
+            ),
+            (
+                "test equal to train",
+                |d| {
+                    folder(&d.join("train"), &["a", "b"], 4);
+                    for class in ["a", "b"] {
+                        fs::create_dir_all(d.join("test").join(class)).unwrap();
+                        for i in 0..4 {
+                            let file = format!("{class}/{i:02}.png");
+                            fs::copy(d.join("train").join(&file), d.join("test").join(&file))
+                                .unwrap();
+                        }
                     }
-                }
-            },
-            FOLDER,
-            Read(8, 8, &["8 of 8 test samples", "the test set is part of the training set"]),
-        ),
-        (
-            "an empty file",
-            |d| {
-                folder(d, &["a", "b"], 3);
-                fs::write(d.join("b/x.jpg"), b"").unwrap();
-            },
-            FOLDER,
-            Refused(&["b/x.jpg is empty (0 bytes)", "take it away"]),
-        ),
-        (
-            "a PNG that is cut short",
-            |d| {
-                folder(d, &["a", "b"], 3);
-                let whole = fs::read(d.join("b/01.png")).unwrap();
-                fs::write(d.join("b/01.png"), &whole[..whole.len() - 30]).unwrap();
-            },
-            FOLDER,
-            Refused(&["b/01.png the picture cannot be decoded", "replace it"]),
-        ),
-        (
-            "a JPEG that is cut short",
-            |d| {
-                folder(d, &["a", "b"], 3);
-                let whole = fs::read(picture("turned.jpg")).unwrap();
-                fs::write(d.join("a/x.jpg"), &whole[..whole.len() - 10]).unwrap();
-            },
-            FOLDER,
-            Refused(&["a/x.jpg the JPEG is cut short"]),
-        ),
-        (
-            "an animation",
-            |d| {
-                folder(d, &["a", "b"], 3);
-                fs::copy(picture("animated.png"), d.join("a/x.png")).unwrap();
-            },
-            FOLDER,
-            Refused(&["a/x.png is an animated PNG"]),
-        ),
-        (
-            "a GIF, by its name and by its contents",
-            |d| {
-                folder(d, &["a", "b"], 3);
-                fs::write(d.join("a/x.png"), b"GIF89a\x01\0\x01\0").unwrap();
-            },
-            FOLDER,
-            Refused(&["a/x.png is a picture of the format Gif; convert it"]),
-        ),
-        (
-            "a picture of another format",
-            |d| {
-                folder(d, &["a", "b"], 3);
-                fs::write(d.join("a/x.webp"), b"RIFF").unwrap();
-            },
-            FOLDER,
-            Refused(&["a/x.webp is a picture of the format webp; convert it"]),
-        ),
-        (
-            "what systems leave behind, and a text",
-            |d| {
-                folder(d, &["a", "b"], 10);
-                for file in ["a/.DS_Store", "a/Thumbs.db", "b/.hidden.png", "Thumbs.db"] {
-                    fs::write(d.join(file), b"x").unwrap();
-                }
-                fs::create_dir_all(d.join(".git/objects")).unwrap();
-                fs::write(d.join("b/notes.txt"), b"x").unwrap();
-            },
-            FOLDER,
-            Read(18, 2, &["no pictures are left out", "b/notes.txt"]),
-        ),
-        (
-            "pictures in folders of a class folder",
-            |d| {
-                folder(d, &["a/old", "b"], 5);
-                folder(&d.join("a"), &["new"], 4);
-            },
-            FOLDER,
-            Read(12, 2, &[]),
-        ),
-        #[cfg(unix)]
-        (
-            "a symbolic link in a circle",
-            |d| {
-                folder(d, &["a", "b"], 3);
-                std::os::unix::fs::symlink(d.join("a"), d.join("a/again")).unwrap();
-            },
-            FOLDER,
-            Refused(&["a/again is a symbolic link in a circle, back to"]),
-        ),
-        (
-            "a share beside a test set",
-            |d| {
-                folder(&d.join("train"), &["a", "b"], 6);
-                folder(&d.join("test"), &["a", "b"], 3);
-            },
-            "kind = 'image-folder'\ndir = 'DIR'\ntest_share = 0.5",
-            Refused(&["dataset.test_share", "samples for testing already"]),
-        ),
-        (
-            "limits",
-            |d| folder(d, &["a", "b"], 10),
-            "kind = 'image-folder'\ndir = 'DIR'\ntest_share = 0.5\ntrain_limit = 7\ntest_limit = 4",
-            Read(7, 4, &[]),
-        ),
-    ]);
-    for (settings, word) in [
-        ("size = 2", "dataset.size"),
-        ("channels = 2", "dataset.channels"),
-        ("test_share = 1.0", "dataset.test_share"),
-        ("train_limit = 0", "dataset.train_limit"),
-    ] {
-        let settings = format!("kind = 'image-folder'\n{settings}");
-        let error = load(Path::new("nowhere"), &settings).err().unwrap().to_string();
-        assert!(error.contains(word), "{error}");
-    }
+                },
+                Read(8, 8, &["8 of 8 test samples", "the test set is part of the training set"]),
+            ),
+            (
+                "an empty file",
+                |d| {
+                    small(d);
+                    fs::write(d.join("b/x.jpg"), b"").unwrap();
+                },
+                Refused(&["b/x.jpg is empty (0 bytes)", "take it away"]),
+            ),
+            (
+                "a PNG that is cut short",
+                |d| {
+                    small(d);
+                    let whole = fs::read(d.join("b/01.png")).unwrap();
+                    fs::write(d.join("b/01.png"), &whole[..whole.len() - 30]).unwrap();
+                },
+                Refused(&["b/01.png the picture cannot be decoded", "replace it"]),
+            ),
+            (
+                "a JPEG that is cut short",
+                |d| {
+                    small(d);
+                    let whole = fs::read(picture("turned.jpg")).unwrap();
+                    fs::write(d.join("a/x.jpg"), &whole[..whole.len() - 10]).unwrap();
+                },
+                Refused(&["a/x.jpg the JPEG is cut short"]),
+            ),
+            (
+                "an animation",
+                |d| {
+                    small(d);
+                    fs::copy(picture("animated.png"), d.join("a/x.png")).unwrap();
+                },
+                Refused(&["a/x.png is an animated PNG"]),
+            ),
+            (
+                "a GIF, by its name and by its contents",
+                |d| {
+                    small(d);
+                    fs::write(d.join("a/x.png"), b"GIF89a\x01\0\x01\0").unwrap();
+                },
+                Refused(&["a/x.png is a picture of the format Gif; convert it"]),
+            ),
+            (
+                "a picture of another format",
+                |d| {
+                    small(d);
+                    fs::write(d.join("a/x.webp"), b"RIFF").unwrap();
+                },
+                Refused(&["a/x.webp is a picture of the format webp; convert it"]),
+            ),
+            (
+                "what systems leave behind, and a text",
+                |d| {
+                    folder(d, &["a", "b"], 10);
+                    for file in ["a/.DS_Store", "a/Thumbs.db", "b/.hidden.png", "Thumbs.db"] {
+                        fs::write(d.join(file), b"x").unwrap();
+                    }
+                    fs::create_dir_all(d.join(".git/objects")).unwrap();
+                    fs::write(d.join("b/notes.txt"), b"x").unwrap();
+                },
+                Read(18, 2, &["no pictures are left out", "b/notes.txt"]),
+            ),
+            (
+                "pictures in folders of a class folder",
+                |d| {
+                    folder(d, &["a/old", "b"], 5);
+                    folder(&d.join("a"), &["new"], 4);
+                },
+                Read(12, 2, &[]),
+            ),
+            #[cfg(unix)]
+            (
+                "a symbolic link in a circle",
+                |d| {
+                    small(d);
+                    std::os::unix::fs::symlink(d.join("a"), d.join("a/again")).unwrap();
+                },
+                Refused(&["a/again is a symbolic link in a circle, back to"]),
+            ),
+        ],
+    );
+    try_all(
+        "kind = 'pictures'\npath = 'DIR'\nsamples = { test_share = 0.5, train = 7, test = 4 }",
+        &[
+            (
+                "a share beside a test set",
+                |d| pair(d, &["a", "b"], "test", &["a", "b"]),
+                Refused(&["samples.test_share", "samples for testing already"]),
+            ),
+            ("limits", |d| folder(d, &["a", "b"], 10), Read(7, 4, &[])),
+        ],
+    );
+    refuse_all(
+        "pictures",
+        &[
+            ("size = 2", "dataset.size"),
+            ("channels = 2", "dataset.channels"),
+            ("samples.test_share = 1.0", "samples.test_share"),
+            ("samples.train = 0", "samples.train"),
+        ],
+    );
 }
 
 /// Pictures of every kind show the same colours, upright.

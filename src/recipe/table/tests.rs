@@ -160,7 +160,7 @@ fn wrong_types_and_impossible_combinations_are_refused() {
         (vec!["scheme.ratio=abc"], "a ratio is a number such as 0.01"),
         (vec!["scheme=qsgd", "scheme.levels=1.5"], "expected a whole number"),
         (vec!["scheme=dense", "scheme.x=1"], "it has no settings"),
-        (vec!["dataset.train=0"], "dataset.train"),
+        (vec!["samples.train=0"], "samples.train"),
         (vec!["train.label_smoothing=1e300"], "= 1e300 must"),
         (vec!["train.batch=0"], "train.batch"),
         (

@@ -52,14 +52,13 @@ const START: &str = "_hparams_/session_start_info";
 const END: &str = "_hparams_/session_end_info";
 
 /// Keys, or tables of keys, that no column is worth.
-const LEFT_OUT: [&str; 11] = [
+const LEFT_OUT: [&str; 10] = [
     "name",
     "threads",
     "dataset.dir",
     "exchange.timeout",
     "exchange.compare_replicas_every",
     "exchange.overlap_bytes",
-    "train.evaluation_batch",
     "train.evaluate_every",
     "record",
     "checkpoint",

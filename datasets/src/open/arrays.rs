@@ -1,0 +1,144 @@
+//! Arrays of images and labels: IDX files and NumPy's `.npz`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Part, Read, Values, idx, npz, numbered};
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection};
+use crate::error::{Error, Result};
+use crate::files::FileSum;
+use crate::images::Size;
+use crate::survey::Survey;
+
+/// A folder of IDX files, or a `.npz` file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Arrays {
+    /// The folder that holds IDX files, such as `train-images-idx3-ubyte` or `t10k-labels-idx1-ubyte.gz`; or the
+    /// `.npz` file, with arrays of the names `train_images`, `train_labels`, `test_images`, `test_labels` (as
+    /// MedMNIST) or `x_train`, `y_train`, `x_test`, `y_test` (as Keras).
+    pub path: PathBuf,
+}
+
+impl Default for Arrays {
+    fn default() -> Self {
+        Self { path: DEFAULT_DIR.into() }
+    }
+}
+
+impl Definition for Arrays {
+    fn about(&self) -> About {
+        let line = "arrays of images: IDX files as MNIST's, or a NumPy file as MedMNIST's";
+        About { name: "arrays", line, paper: "" }
+    }
+
+    fn form(&self) -> Result<Form> {
+        let (size, labels) = match self.is_folder() {
+            true => idx::form(&self.path)?,
+            false => npz::form(&self.path)?,
+        };
+        let classes: BTreeSet<String> = labels.into_iter().collect();
+        Ok(Form { shape: size.shape(), classes: classes.len() })
+    }
+
+    fn validate(&self, _samples: &Selection) -> Result<()> {
+        Ok(())
+    }
+
+    fn load(&self, reading: &Reading<'_>) -> Result<Data> {
+        self.read(&reading.samples)?.into_data(None)
+    }
+
+    fn survey(&self) -> Option<Result<Survey>> {
+        Some(self.read(&Selection::default()).map(|read| read.survey(&self.path)))
+    }
+}
+
+/// What was read: the training set, the test set where there is one, the files, and what is to be said.
+pub(super) struct Found {
+    pub(super) train: Labelled,
+    pub(super) test: Option<Labelled>,
+    pub(super) files: Vec<FileSum>,
+    pub(super) warning: Option<String>,
+}
+
+impl Arrays {
+    /// Whether IDX files are meant, which are several, or a NumPy file.
+    fn is_folder(&self) -> bool {
+        !self.path.is_file()
+    }
+
+    pub(crate) fn read(&self, samples: &Selection) -> Result<Read> {
+        let found = match self.is_folder() {
+            true => idx::read(&self.path)?,
+            false => npz::read(&self.path)?,
+        };
+        let Found { train, test, files, warning } = found;
+        let unfit = |problem: String| Error::unfit(&self.path, problem);
+        for (name, set) in [("training", Some(&train)), ("testing", test.as_ref())] {
+            let Some((images, labels)) = set else { continue };
+            let count = images.pixels.len() / images.size.bytes();
+            if count != labels.len() {
+                let problem = format!("has {count} images and {} labels for {name}", labels.len());
+                return Err(unfit(problem));
+            }
+        }
+        if let Some((test, _)) = test.as_ref().filter(|(test, _)| test.size != train.0.size) {
+            let size = |size: Size| format!("{} × {} × {}", size.height, size.width, size.channels);
+            let (train, test) = (size(train.0.size), size(test.size));
+            let problem =
+                format!("has training images of {train} values and test images of {test}");
+            return Err(unfit(problem));
+        }
+        let tested = test.as_ref().map_or(&[][..], |(_, labels)| labels);
+        let (classes, [train_labels, test_labels]) = numbered(&train.1, tested)
+            .map_err(|(place, problem)| unfit(format!("test sample {}: {problem}", place + 1)))?;
+        let part =
+            |Images { size, pixels }, labels| Part::new(Values::Images(size, pixels), labels);
+        let parts = [Some(part(train.0, train_labels)), test.map(|test| part(test.0, test_labels))];
+        let read = Read::new(&self.path, classes, parts, samples, files)?;
+        Ok(read.with_warnings(warning))
+    }
+}
+
+/// The most rows or columns of an image.
+const SIDE: u64 = 1024;
+
+/// Images of one size.
+pub(super) struct Images {
+    pub(super) size: Size,
+    pub(super) pixels: Vec<u8>,
+}
+
+/// Images and their labels.
+pub(super) type Labelled = (Images, Vec<String>);
+
+/// The size of the images of an array of `shape`: images, rows, columns, and values of a pixel unless they are grey.
+///
+/// # Errors
+/// A sentence that says what is wrong with it, and what to do.
+pub(super) fn size_of(shape: &[u64]) -> std::result::Result<Size, String> {
+    let (height, width, channels) = match *shape {
+        [_, height, width] => (height, width, 1),
+        [_, height, width, channels @ (1 | 3)] => (height, width, channels),
+        [_, 1 | 3, ..] if shape.len() == 4 => {
+            return Err(format!(
+                "has the shape {shape:?}, with channels before rows and columns; transpose it: \
+                 images.transpose(0, 2, 3, 1)"
+            ));
+        }
+        _ => {
+            return Err(format!(
+                "has the shape {shape:?}; images are (images, rows, columns), or with 1 or 3 channels behind"
+            ));
+        }
+    };
+    if !(1..=SIDE).contains(&height) || !(1..=SIDE).contains(&width) {
+        return Err(format!("has images of {height} × {width} pixels; 1 to {SIDE} are possible"));
+    }
+    let [height, width, channels] = [height, width, channels].map(|side| side as usize);
+    Ok(Size { height, width, channels })
+}
