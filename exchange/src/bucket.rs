@@ -129,9 +129,6 @@ impl Bucket {
     }
 
     /// Takes up what [`save_all`](Self::save_all) put there.
-    ///
-    /// # Errors
-    /// [`Error::State`](crate::Error::State) when it does not fit.
     pub(crate) fn restore_all(buckets: &mut [Bucket], state: &State) -> Result<()> {
         for (number, bucket) in buckets.iter_mut().enumerate() {
             let inner = || state.scope(&format!("bucket.{number}"));

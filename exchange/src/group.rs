@@ -91,9 +91,6 @@ impl GroupExchange<'_> {
     }
 
     /// Overwrites all items by the mean of what the messages say.
-    ///
-    /// # Errors
-    /// What is wrong with the messages, which is the same on every rank.
     pub(crate) fn average(&mut self, messages: &[Payload]) -> Result<()> {
         let (context, items) = (self.context, self.items);
         let as_sent = self.member.feedback.is_none();
@@ -177,9 +174,6 @@ impl StepContext {
 
     /// The frames of all messages about some items, by rank and then in the items' order, each
     /// checked to be whole and in its place.
-    ///
-    /// # Errors
-    /// The error of the lowest rank that refused; [`Error::OutOfStep`]; [`Error::Message`].
     pub(crate) fn open<'a>(
         self,
         items: &[Item],
@@ -195,9 +189,6 @@ impl StepContext {
 
     /// The same without looking at checksums: for messages of which others check some, or that
     /// have been opened before. Whatever is wrong here is wrong on every rank.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub(crate) fn skim<'a>(
         self,
         items: &[Item],
@@ -239,9 +230,6 @@ impl StepContext {
     }
 
     /// Looks at the checksums of the message of rank `from`.
-    ///
-    /// # Errors
-    /// [`Error::Message`].
     pub(crate) fn check(self, from: usize, message: &[u8]) -> Result<()> {
         let mut reader = Reader::new(message);
         while !reader.rest().is_empty() {
@@ -255,9 +243,6 @@ impl StepContext {
     /// Overwrites a bucket's elements by the mean of what the frames of all ranks say; the first
     /// element of the mean that is not finite. `encoded` tells that the gradient is what this rank
     /// has encoded, unless its frame is plain.
-    ///
-    /// # Errors
-    /// [`Error::Message`], [`Error::OutOfStep`].
     pub(crate) fn average<'a>(
         self,
         bucket: &mut Bucket,
@@ -288,9 +273,6 @@ impl StepContext {
     }
 
     /// Overwrites `mean` by the mean of plain values; the first element of it that is not finite.
-    ///
-    /// # Errors
-    /// As [`average`](Self::average).
     pub(crate) fn mean_of_values<'a>(
         self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
@@ -303,9 +285,6 @@ impl StepContext {
     /// Overwrites `mean` by the mean of what the ranks' frames about one item of `length` elements
     /// say of the elements `part`: all of them, unless the decoder reads parts. Tells whether all of
     /// it is finite.
-    ///
-    /// # Errors
-    /// [`Error::Message`], [`Error::OutOfStep`].
     pub(crate) fn mean_of<'a>(
         self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
@@ -338,9 +317,6 @@ impl StepContext {
 
     /// Appends the frame that tells the mean of the elements `part` of an item, whose length is that
     /// of the ranks' frames; else finds the first element of the part that is not finite.
-    ///
-    /// # Errors
-    /// As [`mean_of`](Self::mean_of).
     pub(crate) fn put_mean<'a>(
         self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,

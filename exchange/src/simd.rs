@@ -1,14 +1,21 @@
 //! Loops compiled for the widest vectors that the processor has.
 
-/// Runs `work`, compiled for AVX2 or AVX-512 where the processor has them, found out at run time.
+/// Evaluates an expression, compiled for AVX2 or AVX-512 where the processor has them, found out at run
+/// time. It is a function of its own: `return` and `?` leave it, and nothing around it.
 ///
-/// What `work` calls must be inlined to gain by it: closures, `#[inline(always)]` functions,
-/// iterators. Results do not depend on what is found: vector units round as scalar ones do, and
-/// Rust never fuses a multiplication and an addition by itself.
-#[inline(always)]
-pub(crate) fn wide<R>(work: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(work)
+/// What it calls must be inlined to gain by it: closures, `#[inline(always)]` functions, iterators.
+/// Results do not depend on what is found: vector units round as scalar ones do, and Rust never fuses a
+/// multiplication and an addition by itself.
+macro_rules! wide {
+    ($work:expr) => {
+        pulp::Arch::new().dispatch(
+            #[inline(always)]
+            || $work,
+        )
+    };
 }
+
+pub(crate) use wide;
 
 /// What this processor can do, the narrowest first: for tests that results do not depend on it.
 #[cfg(test)]

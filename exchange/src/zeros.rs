@@ -139,9 +139,6 @@ impl Touched {
 
     /// Overwrites `mean`, which holds what this rank has encoded, by the mean of what the frames say:
     /// what is zero on all ranks is neither read nor written. Tells whether all of it is finite.
-    ///
-    /// # Errors
-    /// [`Error::Message`].
     pub(crate) fn mean<'a>(
         &mut self,
         (rank, world_size): (usize, usize),

@@ -71,9 +71,6 @@ pub(crate) struct AdaptiveSettings {
 
 impl AdaptiveSettings {
     /// Checks the settings of `scheme`.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the setting.
     pub(crate) fn validate(&self, scheme: &'static str) -> Result<()> {
         self.rounder.validate(scheme)?;
         let steps = "write a number of steps, such as `refresh = 100`";

@@ -22,10 +22,7 @@ pub(crate) fn count_above(values: &[f32], threshold: f32) -> usize {
     let count = |block: &[f32]| {
         block.iter().fold(0u32, |count, value| count + u32::from(value.abs() > threshold)) as usize
     };
-    wide(
-        #[inline(always)]
-        || values.chunks(1 << 16).map(count).sum(),
-    )
+    wide!(values.chunks(1 << 16).map(count).sum())
 }
 
 /// Keeps the numbers above `threshold`, in their order.
@@ -70,39 +67,35 @@ impl Exceedances {
     pub(crate) fn gather(&mut self, values: &[f32], threshold: f32) {
         self.positions.clear();
         self.magnitudes.clear();
-        wide(
-            #[inline(always)]
-            || {
-                // Some more, which are written to and not kept.
-                let (mut positions, mut magnitudes) =
-                    ([0u32; BLOCK + GROUP], [0f32; BLOCK + GROUP]);
-                for (number, block) in values.chunks(BLOCK).enumerate() {
-                    let mut count = 0;
-                    let mut take = |start: usize, values: &[f32; LINE], mut above: u32| {
-                        let mut at = count;
-                        count += above.count_ones() as usize;
-                        while above != 0 {
-                            for _ in 0..GROUP {
-                                let within = above.trailing_zeros() as usize % LINE;
-                                positions[at] = (start + within) as u32;
-                                magnitudes[at] = values[within].abs();
-                                at += 1;
-                                above &= above.wrapping_sub(1);
-                            }
+        wide!({
+            // Some more, which are written to and not kept.
+            let (mut positions, mut magnitudes) = ([0u32; BLOCK + GROUP], [0f32; BLOCK + GROUP]);
+            for (number, block) in values.chunks(BLOCK).enumerate() {
+                let mut count = 0;
+                let mut take = |start: usize, values: &[f32; LINE], mut above: u32| {
+                    let mut at = count;
+                    count += above.count_ones() as usize;
+                    while above != 0 {
+                        for _ in 0..GROUP {
+                            let within = above.trailing_zeros() as usize % LINE;
+                            positions[at] = (start + within) as u32;
+                            magnitudes[at] = values[within].abs();
+                            at += 1;
+                            above &= above.wrapping_sub(1);
                         }
-                    };
-                    let (lines, rest) = block.as_chunks::<LINE>();
-                    for (line, values) in lines.iter().enumerate() {
-                        take(number * BLOCK + line * LINE, values, above(values, threshold));
                     }
-                    let mut end = [0.0; LINE];
-                    end[..rest.len()].copy_from_slice(rest);
-                    take(number * BLOCK + lines.len() * LINE, &end, above(&end, threshold));
-                    self.positions.extend_from_slice(&positions[..count]);
-                    self.magnitudes.extend_from_slice(&magnitudes[..count]);
+                };
+                let (lines, rest) = block.as_chunks::<LINE>();
+                for (line, values) in lines.iter().enumerate() {
+                    take(number * BLOCK + line * LINE, values, above(values, threshold));
                 }
-            },
-        );
+                let mut end = [0.0; LINE];
+                end[..rest.len()].copy_from_slice(rest);
+                take(number * BLOCK + lines.len() * LINE, &end, above(&end, threshold));
+                self.positions.extend_from_slice(&positions[..count]);
+                self.magnitudes.extend_from_slice(&magnitudes[..count]);
+            }
+        });
     }
 
     /// Keeps those that are above a higher threshold too.

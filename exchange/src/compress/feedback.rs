@@ -119,10 +119,6 @@ impl Feedback {
     }
 
     /// Takes up what [`save`](Self::save) put there.
-    ///
-    /// # Errors
-    /// [`Error::State`] when an entry is missing or does not fit, or when there is one that would
-    /// silently be lost.
     pub(crate) fn restore(
         feedback: Option<&mut Self>,
         layout: &Layout,

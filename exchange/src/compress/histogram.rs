@@ -137,7 +137,7 @@ impl Solver {
             for level in 1..count {
                 let (done, rest) = self.best.split_at_mut(level * size);
                 let before = &done[(level - 1) * size..][..edge];
-                rest[edge] = wide(|| least_sum(before, &self.costs[..edge]));
+                rest[edge] = wide!(least_sum(before, &self.costs[..edge]));
             }
         }
         let top = &self.best[(count - 1) * size..];

@@ -52,10 +52,7 @@ fn sum(values: &[f32], term: impl Fn(f32) -> f64) -> f64 {
 
 /// The sum of magnitudes.
 pub(crate) fn magnitude_sum(values: &[f32]) -> f64 {
-    wide(
-        #[inline(always)]
-        || sum(values, |value| f64::from(value.abs())),
-    )
+    wide!(sum(values, |value| f64::from(value.abs())))
 }
 
 /// The sums of magnitudes and of their squares.
@@ -75,19 +72,13 @@ pub(crate) fn nonzeros(values: &[f32]) -> usize {
     let count = |block: &[f32]| {
         block.iter().fold(0u32, |count, value| count + u32::from(*value != 0.0)) as usize
     };
-    wide(
-        #[inline(always)]
-        || values.chunks(1 << 16).map(count).sum(),
-    )
+    wide!(values.chunks(1 << 16).map(count).sum())
 }
 
 /// The largest magnitude; 0 of none.
 pub(crate) fn largest(values: &[f32]) -> f32 {
     // Bits of magnitudes order as the magnitudes do, and integers have a vector maximum.
-    let bits = wide(
-        #[inline(always)]
-        || values.iter().fold(0u32, |most, value| most.max(value.abs().to_bits())),
-    );
+    let bits = wide!(values.iter().fold(0u32, |most, value| most.max(value.abs().to_bits())));
     f32::from_bits(bits)
 }
 
@@ -107,10 +98,7 @@ pub(crate) fn tail<const SQUARES: bool>(values: &[f32], threshold: f32) -> Tail 
     const BLOCK: usize = 2048;
     let mut tail = Tail { moments: Moments::default(), smallest: f32::INFINITY };
     for block in values.chunks(BLOCK) {
-        let Tail { moments, smallest } = wide(
-            #[inline(always)]
-            || tail_of_block::<SQUARES>(block, threshold),
-        );
+        let Tail { moments, smallest } = wide!(tail_of_block::<SQUARES>(block, threshold));
         tail.smallest = tail.smallest.min(smallest);
         tail.moments.count += moments.count;
         tail.moments.sum += moments.sum;
@@ -162,15 +150,12 @@ fn tail_of_block<const SQUARES: bool>(block: &[f32], threshold: f32) -> Tail {
 
 /// The sum of (|value| − `centre`)².
 pub(crate) fn squares_about(values: &[f32], centre: f64) -> f64 {
-    wide(
-        #[inline(always)]
-        || {
-            sum(values, |value| {
-                let off = f64::from(value.abs()) - centre;
-                off * off
-            })
-        },
-    )
+    wide!({
+        sum(values, |value| {
+            let off = f64::from(value.abs()) - centre;
+            off * off
+        })
+    })
 }
 
 /// The sum of ln(|value| + `floor`), for a `floor` of 0 only where no value is zero.
@@ -185,20 +170,17 @@ pub(crate) fn log_sum(values: &[f32], floor: f64) -> f64 {
     let (mut products, mut exponents) = (0.0, 0i64);
     let (lines, rest) = values.as_chunks::<LANES>();
     for block in lines.chunks(LINES) {
-        let (lanes, sums) = wide(
-            #[inline(always)]
-            || {
-                let (mut lanes, mut sums) = ([1.0f64; LANES], [0u64; LANES]);
-                for line in block {
-                    for ((lane, sum), value) in lanes.iter_mut().zip(&mut sums).zip(line) {
-                        let bits = (f64::from(value.abs()) + floor).to_bits();
-                        *lane *= f64::from_bits(bits & MANTISSA | ONE);
-                        *sum += bits >> 52;
-                    }
+        let (lanes, sums) = wide!({
+            let (mut lanes, mut sums) = ([1.0f64; LANES], [0u64; LANES]);
+            for line in block {
+                for ((lane, sum), value) in lanes.iter_mut().zip(&mut sums).zip(line) {
+                    let bits = (f64::from(value.abs()) + floor).to_bits();
+                    *lane *= f64::from_bits(bits & MANTISSA | ONE);
+                    *sum += bits >> 52;
                 }
-                (lanes, sums)
-            },
-        );
+            }
+            (lanes, sums)
+        });
         products += lanes.iter().map(|lane| lane.ln()).sum::<f64>();
         exponents += sums.iter().map(|sum| *sum as i64).sum::<i64>();
         exponents -= 1023 * (LANES * block.len()) as i64;

@@ -77,9 +77,6 @@ impl Ratio {
     }
 
     /// Checks the setting by itself.
-    ///
-    /// # Errors
-    /// [`Error::Config`](crate::Error::Config) names the scheme, `ratio` and its value.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
         let is_share = |ratio: f64| ratio > 0.0 && ratio <= 1.0;
         let (value, good) = match self {

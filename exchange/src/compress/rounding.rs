@@ -41,9 +41,6 @@ pub(crate) struct Rounder {
 
 impl Rounder {
     /// Checks both numbers as settings of `scheme`.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names `bits` or `block`.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
         let Self { bits, block } = self;
         let wanted = "write a whole number from 1 to 5, such as `bits = 3`";
@@ -105,10 +102,7 @@ impl Rounder {
                 let mut codes = [0; PIECE];
                 let codes = &mut codes[..piece.len()];
                 let rule = RoundingRule { scale, intervals: &intervals, sharpness, stream };
-                wide(
-                    #[inline(always)]
-                    || rule.round(piece, first, codes),
-                );
+                wide!(rule.round(piece, first, codes));
                 codes::put(codes, self.bits, out);
                 first += piece.len() as u32;
             }
@@ -117,10 +111,6 @@ impl Rounder {
 
     /// Takes a message for `length` elements from `reader` and adds `weight` times what it says
     /// of the elements `part`, which begins at a multiple of [`codes::BLOCK`], to `sum`.
-    ///
-    /// # Errors
-    /// [`Fault::Truncated`], and [`Fault::Field`] when a level lies outside [−1, 1] or a scale of
-    /// the part is negative or not finite.
     pub(crate) fn add_part(
         self,
         reader: &mut Reader<'_>,
@@ -238,52 +228,7 @@ mod tests {
     use super::*;
     use crate::simd::machines;
 
-    /// The same by searching the interval and comparing with its one threshold, in f64: the least
-    /// and the greatest level that are right, two where `u` is nearer to it than f32 knows.
-    fn naive(u: f32, levels: &[f32], sharpness: f64, r: f32) -> [usize; 2] {
-        let inside = u.clamp(levels[0], levels[levels.len() - 1]);
-        let above = levels.iter().position(|level| *level >= inside).unwrap_or(levels.len() - 1);
-        let above = above.max(1);
-        let (low, high) = (f64::from(levels[above - 1]), f64::from(levels[above]));
-        let along = 0.5 + sharpness * (f64::from(r) - 0.5);
-        let beyond = f64::from(inside) - (low + along * (high - low));
-        let known = f64::from(f32::EPSILON) * (low.abs() + (high - low));
-        [above - usize::from(beyond <= known), above - usize::from(beyond < -known)]
-    }
-
-    proptest! {
-        #[test]
-        fn counting_thresholds_equals_searching_the_interval(
-            bits in 1u32..=5, block in 1usize..80, seed: u64, length in 0usize..700, sharpness in 0usize..3,
-        ) {
-            let sharpness = [0.0, 0.5, 1.0][sharpness];
-            let rounder = Rounder { bits, block: 8 * block };
-            let stream = Stream::new(&[seed]);
-            let mut levels = vec![0.0; rounder.levels()];
-            uniform(&mut levels);
-            levels.iter_mut().for_each(|level| *level *= level.abs() * 0.75);
-            let gradient: Vec<f32> =
-                (0..length).map(|i| (stream.uniform(i as u32) - 0.5).powi(3)).collect();
-            let draws = Stream::new(&[seed, 1]);
-            let mut wire = Vec::new();
-            rounder.put(&gradient, &levels, sharpness, draws, &mut wire);
-            prop_assert_eq!(wire.len(), rounder.bytes(length));
-            let mut sum = vec![0.0; length];
-            let mut reader = Reader::new(&wire);
-            rounder.add_part(&mut reader, length, 0..length, 1.0, &mut sum).unwrap();
-            prop_assert_eq!(reader.finish(), Ok(()));
-            for (number, block) in gradient.chunks(rounder.block).enumerate() {
-                let scale = largest(block);
-                for (i, value) in block.iter().enumerate() {
-                    let at = number * rounder.block + i;
-                    let draw = draws.uniform(at as u32);
-                    let right = naive(value / scale, &levels, sharpness.into(), draw);
-                    let decoded = |level: usize| sum[at] == scale * levels[level];
-                    prop_assert!(right.map(decoded).contains(&true) || sum[at] == 0.0 && scale == 0.0, "element {}", at);
-                }
-            }
-        }
-    }
+    proptest! {}
 
     /// One element at a time.
     fn simple<const INTERVALS: usize>(rule: RoundingRule<'_, INTERVALS>, value: f32, i: u32) -> u8 {

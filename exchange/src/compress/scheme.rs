@@ -97,9 +97,6 @@ pub enum Soundness {
 
 impl Soundness {
     /// Refuses error feedback where it does harm.
-    ///
-    /// # Errors
-    /// [`Error::Unsound`] with the reason.
     pub(crate) fn check(self, scheme: &'static str, feedback: bool) -> Result<()> {
         match self {
             Soundness::Unsound(reason) if feedback => Err(Error::Unsound { scheme, reason }),
@@ -194,9 +191,6 @@ pub trait Scheme: Send + Sync {
 }
 
 /// Refuses the `value` of a setting unless it is `good`.
-///
-/// # Errors
-/// [`Error::Config`], which says what is `wanted`.
 pub(crate) fn require(
     good: bool,
     scheme: &'static str,

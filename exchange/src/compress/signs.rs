@@ -55,7 +55,7 @@ fn put_bits(gradient: &[f32], out: &mut Vec<u8>, bit: impl Fn(usize, f32) -> u8 
     let mut signs = [0; BLOCK];
     for some in gradient.chunks(BLOCK) {
         let to = &mut signs[..some.len()];
-        wide(
+        pulp::Arch::new().dispatch(
             #[inline(always)]
             move || {
                 for (place, (sign, value)) in to.iter_mut().zip(some).enumerate() {
@@ -68,9 +68,6 @@ fn put_bits(gradient: &[f32], out: &mut Vec<u8>, bit: impl Fn(usize, f32) -> u8 
 }
 
 /// Adds `plus` where a sign bit is clear and `minus` where it is set.
-///
-/// # Errors
-/// [`Fault`](crate::wire::Fault) when the bytes are not as many signs as the sum has elements.
 pub(crate) fn add(wire: &[u8], plus: f32, minus: f32, sum: &mut [f32]) -> Read<()> {
     codes::expect(wire, sum.len(), 1)?.each_block(|first, signs| {
         add_some(signs, plus, minus, &mut sum[first..first + signs.len()]);
@@ -81,14 +78,11 @@ pub(crate) fn add(wire: &[u8], plus: f32, minus: f32, sum: &mut [f32]) -> Read<(
 /// The same for signs that have been unpacked.
 #[inline(always)]
 pub(crate) fn add_some(signs: &[u8], plus: f32, minus: f32, sum: &mut [f32]) {
-    wide(
-        #[inline(always)]
-        || {
-            for (sum, sign) in sum.iter_mut().zip(signs) {
-                *sum += picked(minus, *sign == 1) + picked(plus, *sign == 0);
-            }
-        },
-    );
+    wide!({
+        for (sum, sign) in sum.iter_mut().zip(signs) {
+            *sum += picked(minus, *sign == 1) + picked(plus, *sign == 0);
+        }
+    });
 }
 
 /// The value, or 0, without a branch that would be guessed wrong half of the time.
@@ -105,19 +99,16 @@ pub(crate) fn means(values: &[f32]) -> [f32; 2] {
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut last = [0.0; LANES];
     last[..rest.len()].copy_from_slice(rest);
-    wide(
-        #[inline(always)]
-        || {
-            for chunk in chunks.iter().chain([&last]) {
-                for (i, value) in chunk.iter().enumerate() {
-                    let sign = value.to_bits() >> 31;
-                    plus[i] += f64::from(picked(value.abs(), sign == 0));
-                    minus[i] += f64::from(picked(value.abs(), sign == 1));
-                    negative[i] += sign;
-                }
+    wide!({
+        for chunk in chunks.iter().chain([&last]) {
+            for (i, value) in chunk.iter().enumerate() {
+                let sign = value.to_bits() >> 31;
+                plus[i] += f64::from(picked(value.abs(), sign == 0));
+                minus[i] += f64::from(picked(value.abs(), sign == 1));
+                negative[i] += sign;
             }
-        },
-    );
+        }
+    });
     let negative = f64::from(negative.iter().sum::<u32>());
     let mean =
         |lanes: [f64; LANES], count: f64| (lanes.iter().sum::<f64>() / count.max(1.0)) as f32;
@@ -128,16 +119,13 @@ pub(crate) fn means(values: &[f32]) -> [f32; 2] {
 fn mean(values: &[f32]) -> f32 {
     let mut lanes = [0f64; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
-    wide(
-        #[inline(always)]
-        || {
-            for chunk in chunks {
-                for (lane, value) in lanes.iter_mut().zip(chunk) {
-                    *lane += f64::from(value.abs());
-                }
+    wide!({
+        for chunk in chunks {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(value.abs());
             }
-        },
-    );
+        }
+    });
     let rest = rest.iter().map(|value| f64::from(value.abs()));
     ((lanes.into_iter().sum::<f64>() + rest.sum::<f64>()) / values.len().max(1) as f64) as f32
 }
@@ -253,18 +241,5 @@ mod tests {
         assert!((minus - naive(|value| *value < 0.0)).abs() < 1e-6);
         assert!((f64::from(mean(&values)) - naive(|_| true)).abs() < 1e-6);
         assert_eq!((means(&[]), mean(&[])), ([0.0, 0.0], 0.0));
-    }
-
-    #[test]
-    fn unit_signs_of_nothing_are_nothing() {
-        let mut wire = Vec::new();
-        let mut signs = Signs::new(Magnitude::Unit);
-        signs.encode(&[0.0, -0.0], 1, &mut wire);
-        assert_eq!(wire, [0, 0, 0, 0, 0b10]);
-        wire.clear();
-        signs.encode(&[0.5, -7.0], 1, &mut wire);
-        let mut sum = [0.0; 2];
-        signs.decode_add(&wire, 0..sum.len(), 0.5, &mut sum).unwrap();
-        assert_eq!(sum, [0.5, -0.5]);
     }
 }

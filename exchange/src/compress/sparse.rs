@@ -118,9 +118,6 @@ fn take(
 
 /// Adds `weight` times what a message of at most `most` elements of `length` says of the elements
 /// `range` to `sum`, which has the range's length.
-///
-/// # Errors
-/// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
 pub(crate) fn add(
     wire: &[u8],
     most: usize,
@@ -140,9 +137,6 @@ pub(crate) fn add(
 
 /// Overwrites `values` by a message in f32: zeros where it says nothing, and the very bits where
 /// it does.
-///
-/// # Errors
-/// [`Fault`](crate::wire::Fault) when the bytes are not such a message.
 pub(crate) fn set(wire: &[u8], values: &mut [f32]) -> Read<()> {
     values.fill(0.0);
     let length = values.len();
@@ -151,9 +145,6 @@ pub(crate) fn set(wire: &[u8], values: &mut [f32]) -> Read<()> {
 
 /// The positions of a message of at most `most` elements of `length`, ascending, appended to
 /// `positions`.
-///
-/// # Errors
-/// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
 pub(crate) fn positions(
     wire: &[u8],
     most: usize,
@@ -187,9 +178,6 @@ pub(crate) trait Select: Send {
     fn save(&self, _state: &mut State) {}
 
     /// As [`Compressor::restore`].
-    ///
-    /// # Errors
-    /// As there.
     fn restore(&mut self, _state: &State) -> Result<()> {
         Ok(())
     }

@@ -139,9 +139,6 @@ impl<'de> Deserialize<'de> for Values {
 
 impl Values {
     /// Checks the setting by itself.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the scheme, the setting and what to write instead.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
         let Values::Quantised(Quantised::Qsgd(QsgdValues { levels, .. })) = self else {
             return Ok(());
@@ -160,9 +157,6 @@ impl Values {
     }
 
     /// Takes `count` values.
-    ///
-    /// # Errors
-    /// [`Fault`](crate::wire::Fault) when there are fewer, or they are not such values.
     pub(crate) fn take<'a>(self, reader: &mut Reader<'a>, count: usize) -> Read<Arriving<'a>> {
         match self {
             Values::Plain(format) => {
@@ -367,46 +361,6 @@ mod tests {
                 let expected = positions.iter().zip(&found).filter(|(_, value)| **value != 0.0);
                 let expected: Vec<u32> = expected.map(|(position, _)| *position).collect();
                 prop_assert_eq!(sender.sent(&positions), &expected);
-            }
-        }
-
-        #[test]
-        fn quantised_values_arrive_as_a_message_of_qsgd_does(
-            values in prop::collection::vec(-3f32..3.0, 0..1500), trailer: [u8; 3],
-        ) {
-            for setting in settings() {
-                let mut bytes = sent(setting, false, &values, 3);
-                let found = read(setting, &bytes, values.len()).unwrap();
-                match setting {
-                    Values::Plain(format) => {
-                        let rounded: Vec<f32> = values.iter().map(|v| format.rounded(*v)).collect();
-                        prop_assert_eq!(found, rounded);
-                    }
-                    Values::Quantised(Quantised::Qsgd(QsgdValues { levels, block, entropy, .. })) => {
-                        let mut whole = vec![0.0; values.len()];
-                        levels::add(&bytes, block, Uniform(levels), entropy, 1.0, &mut whole).unwrap();
-                        let same = found.iter().zip(&whole).all(|(a, b)| a == b);
-                        prop_assert!(same, "{:?} {:?}", found, whole);
-                    }
-                }
-                let length = bytes.len();
-                bytes.extend_from_slice(&trailer);
-                let mut reader = Reader::new(&bytes);
-                setting.take(&mut reader, values.len()).unwrap();
-                prop_assert_eq!(reader.rest().len(), bytes.len() - length);
-                for cut in 0..length.min(40) {
-                    prop_assert!(read(setting, &bytes[..cut], values.len()).is_err());
-                }
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_read_without_harm(bytes: Vec<u8>, count in 0usize..2000) {
-            for setting in settings() {
-                if let Ok(values) = read(setting, &bytes, count) {
-                    prop_assert!(!matches!(setting, Values::Quantised(_))
-                        || values.iter().all(|value| value.is_finite()));
-                }
             }
         }
 

@@ -44,10 +44,7 @@ impl Exchange {
     }
 
     /// Writes one frame for each bucket of a group that is sent in one message, and prepares their
-    /// new residual.
-    ///
-    /// # Errors
-    /// [`Error::NonFinite`]; then nothing that lasts has been touched.
+    /// new residual. When it fails with [`Error::NonFinite`], nothing that lasts has been touched.
     pub(super) fn encode(
         &mut self,
         context: StepContext,

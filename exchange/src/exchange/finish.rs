@@ -110,9 +110,6 @@ enum Opened<'a> {
 
 impl<'a> Opened<'a> {
     /// Takes apart what was received about items.
-    ///
-    /// # Errors
-    /// None that has not been met before the mean was taken.
     fn new(context: StepContext, items: &[Item], received: &'a Received) -> Result<Self> {
         Ok(match received {
             Received::Messages(messages) => {
@@ -126,9 +123,6 @@ impl<'a> Opened<'a> {
     }
 
     /// Lets a compressor read what it learns about the item at `index`, whose mean is given.
-    ///
-    /// # Errors
-    /// As [`Compressor::learn_from_messages`] and [`Compressor::learn_from_summary`].
     fn teach(
         &self,
         context: StepContext,

@@ -18,10 +18,6 @@ impl Exchange {
     /// Runs the rounds of some buckets of a group. What they post is sent and charged as it is:
     /// values as an allreduce, bytes as an allgather. `leg` is the first that goes out, with what
     /// was computed so far.
-    ///
-    /// # Errors
-    /// As [`exchange_group`](Self::exchange_group); what a reducer fails with is every rank's
-    /// [`Error::Aborted`], and so is a 257th round.
     pub(super) fn run_rounds(
         &mut self,
         context: StepContext,

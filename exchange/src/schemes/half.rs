@@ -113,8 +113,8 @@ impl Compressor for Half {
         let fault = Fault::Length { expected: 2 * self.length, found: wire.len() };
         let words = words.ok_or(fault)?;
         let (infinity, finite) = match self.format {
-            Precision::F16 => (F16_INFINITY, add_f16(words, weight, sum)),
-            Precision::Bf16 => (BF16_INFINITY, add_bf16(words, weight, sum)),
+            Precision::F16 => (F16_INFINITY, add(words, F16_INFINITY, from_f16, weight, sum)),
+            Precision::Bf16 => (BF16_INFINITY, add(words, BF16_INFINITY, from_bf16, weight, sum)),
         };
         if !finite {
             Err(Fault::Field { field: "value", found: infinity.into() })?;
@@ -145,35 +145,15 @@ fn add(
     weight: f32,
     sum: &mut [f32],
 ) -> bool {
-    let mut special = 0;
-    for (sum, word) in sum.iter_mut().zip(words) {
-        let word = u16::from_le_bytes(*word);
-        special |= u16::from(word & infinity == infinity);
-        *sum += weight * widen(word);
-    }
-    special == 0
-}
-
-/// [`add`] of binary16, 16 elements at a time where the processor has AVX-512.
-fn add_f16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(simd) = pulp::x86::V4::try_new() {
-        let (sixteens, rest) = words.as_chunks();
-        let (sums, sums_rest) = sum.as_chunks_mut();
-        let finite = simd.vectorize(avx512::Add { simd, words: sixteens, weight, sums });
-        return finite & add(rest, F16_INFINITY, from_f16, weight, sums_rest);
-    }
-    wide(
-        #[inline(always)]
-        || add(words, F16_INFINITY, from_f16, weight, sum),
-    )
-}
-
-fn add_bf16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
-    wide(
-        #[inline(always)]
-        || add(words, BF16_INFINITY, from_bf16, weight, sum),
-    )
+    wide!({
+        let mut special = 0;
+        for (sum, word) in sum.iter_mut().zip(words) {
+            let word = u16::from_le_bytes(*word);
+            special |= u16::from(word & infinity == infinity);
+            *sum += weight * widen(word);
+        }
+        special == 0
+    })
 }
 
 /// The largest magnitude that binary16 holds.
@@ -197,18 +177,15 @@ fn to_f16(values: &[f32], words: &mut [[u8; 2]]) {
         simd.vectorize(avx512::Round { simd, values: sixteens, halves });
         return to_each(rest, halves_rest, f16);
     }
-    wide(
-        #[inline(always)]
-        || to_each(values, words, f16),
-    );
+    wide!(to_each(values, words, f16));
 }
 
-/// Rounding and widening by the processor's own instructions.
+/// Rounding by the processor's own instruction.
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use std::arch::x86_64::{__m256i, __m512, __m512i, _MM_FROUND_TO_NEAREST_INT};
+    use std::arch::x86_64::{__m512, _MM_FROUND_TO_NEAREST_INT};
 
-    use super::{MOST_BF16, MOST_F16};
+    use super::MOST_F16;
 
     /// Elements of a vector.
     const LANES: usize = 16;
@@ -234,71 +211,6 @@ mod avx512 {
                 *halves =
                     pulp::cast(vectors._mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(within));
             }
-        }
-    }
-
-    /// Rounds to bfloat16, two vectors at a time.
-    ///
-    /// As [`bf16`](super::bf16) does one, with fewer instructions: one cuts off what lies beyond the
-    /// largest, and one takes the upper halves of 32 sums.
-    pub(super) struct RoundBf16<'a> {
-        pub(super) simd: pulp::x86::V4,
-        pub(super) values: &'a [[[f32; LANES]; 2]],
-        pub(super) halves: &'a mut [[[u8; 2]; 2 * LANES]],
-    }
-
-    impl pulp::NullaryFnOnce for RoundBf16<'_> {
-        type Output = ();
-
-        #[inline(always)]
-        fn call(self) {
-            /// The smaller magnitude of two, with the sign of the first.
-            const LESSER: i32 = 0b0010;
-            let (vectors, words) = (self.simd.avx512f, self.simd.avx512bw);
-            let most = vectors._mm512_set1_ps(MOST_BF16);
-            let (one, half) = (vectors._mm512_set1_epi32(1), vectors._mm512_set1_epi32(0x7fff));
-            let upper: [u16; 2 * LANES] = std::array::from_fn(|word| 2 * word as u16 + 1);
-            let upper: __m512i = pulp::cast(upper);
-            let rounded = |values: [f32; LANES]| {
-                let within = self.simd.avx512dq._mm512_range_ps::<LESSER>(pulp::cast(values), most);
-                let bits: __m512i = pulp::cast(within);
-                let odd = vectors._mm512_and_si512(vectors._mm512_srli_epi32::<16>(bits), one);
-                vectors._mm512_add_epi32(vectors._mm512_add_epi32(bits, half), odd)
-            };
-            for (halves, [low, high]) in self.halves.iter_mut().zip(self.values) {
-                let (low, high) = (rounded(*low), rounded(*high));
-                *halves = pulp::cast(words._mm512_permutex2var_epi16(low, upper, high));
-            }
-        }
-    }
-
-    pub(super) struct Add<'a> {
-        pub(super) simd: pulp::x86::V4,
-        pub(super) words: &'a [[[u8; 2]; LANES]],
-        pub(super) weight: f32,
-        pub(super) sums: &'a mut [[f32; LANES]],
-    }
-
-    impl pulp::NullaryFnOnce for Add<'_> {
-        type Output = bool;
-
-        #[inline(always)]
-        fn call(self) -> bool {
-            let vectors = self.simd.avx512f;
-            let weight = vectors._mm512_set1_ps(self.weight);
-            let infinity = vectors._mm512_set1_epi32(f32::INFINITY.to_bits().cast_signed());
-            let mut special = 0;
-            for (sums, words) in self.sums.iter_mut().zip(self.words) {
-                let halves: __m256i = pulp::cast(*words);
-                let values = vectors._mm512_cvtph_ps(halves);
-                let exponents = vectors._mm512_and_si512(pulp::cast(values), infinity);
-                special |= vectors._mm512_cmpeq_epi32_mask(exponents, infinity);
-                // Two roundings, as one by one: a product, and a sum.
-                let sum: __m512 = pulp::cast(*sums);
-                let sum = vectors._mm512_add_ps(sum, vectors._mm512_mul_ps(weight, values));
-                *sums = pulp::cast(sum);
-            }
-            special == 0
         }
     }
 }
@@ -333,22 +245,8 @@ fn from_f16(word: u16) -> f32 {
 /// The largest magnitude that bfloat16 holds.
 const MOST_BF16: f32 = f32::from_bits(0x7f7f_0000);
 
-/// Rounds to bfloat16, 32 elements at a time where the processor has AVX-512. One by one ([`bf16`]) is
-/// the same.
 fn to_bf16(values: &[f32], words: &mut [[u8; 2]]) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(simd) = pulp::x86::V4::try_new() {
-        let (sixteens, _) = values.as_chunks();
-        let (pairs, _) = sixteens.as_chunks();
-        let (halves, halves_rest) = words.as_chunks_mut();
-        let rest = &values[values.len() - halves_rest.len()..];
-        simd.vectorize(avx512::RoundBf16 { simd, values: pairs, halves });
-        return to_each(rest, halves_rest, bf16);
-    }
-    wide(
-        #[inline(always)]
-        || to_each(values, words, bf16),
-    );
+    wide!(to_each(values, words, bf16));
 }
 
 /// Rounds to the nearest bfloat16, ties to even, and never beyond the largest finite one: adds just
@@ -366,44 +264,8 @@ fn from_bf16(word: u16) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::compress::testing::{bits, round_trip};
     use crate::wire::values::Format;
-
-    proptest! {
-        #[test]
-        fn elements_arrive_as_the_values_module_rounds_them(
-            values in proptest::collection::vec(any::<f32>(), 0..1500),
-        ) {
-            let gradient: Vec<f32> = values.into_iter().filter(|value| value.is_finite()).collect();
-            for (format, naive) in
-                [(Precision::F16, Format::F16), (Precision::Bf16, Format::Bf16)]
-            {
-                let config = Config { format, ..Config::default() };
-                let (_, sum) = round_trip(&config, &gradient, 1);
-                let expected: Vec<f32> = gradient.iter().map(|g| naive.rounded(*g)).collect();
-                prop_assert_eq!(&sum, &expected);
-            }
-        }
-    }
-
-    #[test]
-    fn words_are_widened_together_as_they_are_alone() {
-        let finite = (0..=u16::MAX).filter(|word| word & F16_INFINITY != F16_INFINITY);
-        let mut words: Vec<[u8; 2]> = finite.map(u16::to_le_bytes).collect();
-        words.truncate(words.len() - 3);
-        let (mut together, mut alone) = (vec![-0.0; words.len()], vec![-0.0; words.len()]);
-        assert!(add_f16(&words, -0.3, &mut together));
-        assert!(add(&words, F16_INFINITY, from_f16, -0.3, &mut alone));
-        assert!(bits(&together) == bits(&alone));
-        for at in [0, 15, 16, words.len() - 1] {
-            let whole = std::mem::replace(&mut words[at], [0, 0xfc]);
-            assert!(!add_f16(&words, 1.0, &mut together), "{at}");
-            words[at] = whole;
-        }
-    }
 
     #[test]
     fn every_word_arrives_as_what_it_is_or_is_refused() {

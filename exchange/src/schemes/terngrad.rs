@@ -178,25 +178,6 @@ mod tests {
         assert_eq!(constant, [3.0; 70]);
     }
 
-    /// Equations 1 to 3: a single outlier is the scale of all, however far out it stands.
-    #[test]
-    fn without_clipping_the_scale_is_the_largest_magnitude_and_the_mean_is_the_gradient() {
-        const STEPS: u64 = 4000;
-        let mut gradient = vec![1.0; 99];
-        gradient.push(-50.0);
-        let config = Config { clip: 0.0, ..Config::default() };
-        let mut total = 0.0;
-        for step in 1..=STEPS {
-            let (wire, decoded) = round_trip(&config, &gradient, step);
-            assert_eq!((&wire[..4], decoded[99]), (&50f32.to_le_bytes()[..], -50.0));
-            assert!(decoded[..99].iter().all(|value| [0.0, 50.0].contains(value)));
-            total += decoded[..99].iter().map(|value| f64::from(*value)).sum::<f64>();
-        }
-        // Each of 99·STEPS draws is 50 with the probability 1/50: a deviation of 7 each.
-        let mean = total / (99 * STEPS) as f64;
-        assert!((mean - 1.0).abs() < 4.0 * 7.0 / (99.0 * STEPS as f64).sqrt(), "{mean}");
-    }
-
     /// Equation 5 of the paper: the second moment of an element is s·|g|, its variance |g|(s − |g|).
     #[test]
     fn the_error_has_the_variance_of_the_closed_form() {

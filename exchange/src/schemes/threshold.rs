@@ -85,22 +85,3 @@ impl Cuts for Config {
         Cut { threshold: rounded_down(self.lambda), aim: None }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_above_is_sent_and_what_waits_is_below() {
-        let config = Config { lambda: 0.5, ..Config::default() };
-        let gradient = [0.5, -0.6, 0.0, 3.0, -0.1];
-        let seat = Seat::alone(5, 0);
-        let mut compressor = config.codec(&seat).unwrap();
-        let mut wire = Vec::new();
-        compressor.encode(&gradient, 1, &mut wire);
-        assert_eq!(compressor.sent(), Some(&[1, 3][..]));
-        let mut left = gradient;
-        compressor.decode_add(&wire, 0..left.len(), -1.0, &mut left).unwrap();
-        assert_eq!(left, [0.5, 0.0, 0.0, 0.0, -0.1]);
-    }
-}

@@ -112,9 +112,6 @@ impl Select for Topk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
-    use crate::compress::testing::{laplaces, square};
-    use crate::wire::Fault;
 
     fn with(ratio: f64) -> Config {
         Config { ratio: ratio.into(), ..Config::default() }
@@ -140,53 +137,5 @@ mod tests {
             [&[2u8][..], &(-3f32).to_le_bytes(), &2f32.to_le_bytes(), &[0, 1, 0b11]].concat()
         );
         assert_eq!((gauges[0], gauges[1], gauges[3]), (2.0, 12.0, 2.0));
-    }
-
-    fn two_bits() -> Config {
-        Config { values: QsgdValues { levels: 1, ..QsgdValues::default() }.into(), ..with(0.01) }
-    }
-
-    #[test]
-    fn quantised_values_take_a_sign_and_a_level_beside_their_positions() {
-        let gradient = laplaces(100_000, 4);
-        let (exact, _, gauges) = encode(&with(0.01), &gradient);
-        let (quantised, sum, same) = encode(&two_bits(), &gradient);
-        assert_eq!((gauges[0], gauges[1]), (same[0], same[1]));
-        // 1000 values: 4 bytes each, or 2 bits each and two scales; the positions are the same.
-        assert_eq!(exact.len() - quantised.len(), 4000 - (250 + 8));
-        assert!(quantised.len() * 3 < exact.len(), "{} {}", quantised.len(), exact.len());
-        let arrived = sum.iter().filter(|value| **value != 0.0).count();
-        assert!((200..1000).contains(&arrived), "{arrived}");
-    }
-
-    /// What has arrived after T steps of one gradient is T times that, but for a residual that does
-    /// not grow with T.
-    #[test]
-    fn one_feedback_surrounds_selection_and_quantiser() {
-        let gradient: Vec<f32> = (0..500).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
-        let mut compressor = two_bits().codec(&Seat::alone(gradient.len(), 0)).unwrap();
-        let mut due = vec![0.0; gradient.len()];
-        let mut residuals = Vec::new();
-        for step in 1..=4000 {
-            due.iter_mut().zip(&gradient).for_each(|(due, gradient)| *due += gradient);
-            let mut wire = Vec::new();
-            compressor.encode(&due, step, &mut wire);
-            compressor.decode_add(&wire, 0..due.len(), -1.0, &mut due).unwrap();
-            residuals.push((square(&due) / square(&gradient)).sqrt());
-        }
-        let most = |some: &[f64]| some.iter().copied().fold(0.0, f64::max);
-        // At this ratio an element waits 100 steps and more.
-        assert!(most(&residuals[3000..]) < 1.1 * most(&residuals[1000..2000]), "it grows");
-        assert!(most(&residuals) < 400.0, "{}", most(&residuals));
-    }
-
-    #[test]
-    fn more_elements_than_k_are_refused() {
-        let (wire, ..) = encode(&with(1.0), &[1.0, 2.0, 3.0, 4.0]);
-        let seat = Seat::alone(4, 0);
-        assert!(matches!(
-            with(0.5).codec(&seat).unwrap().decode_add(&wire, 0..4, 1.0, &mut [0.0; 4]),
-            Err(Error::Wire(Fault::Count { count: 4, length: 2 }))
-        ));
     }
 }

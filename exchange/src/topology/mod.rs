@@ -262,9 +262,6 @@ pub(crate) enum Route {
 
 impl Route {
     /// One rank's part in the topology.
-    ///
-    /// # Errors
-    /// [`Error::Topology`] when the collective does not offer what it needs.
     pub(crate) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
         match setup.wiring.topology {
             Topology::Allgather => Ok(Route::Allgather),
@@ -291,9 +288,6 @@ impl Route {
     /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
     /// elements by their mean; notes time and bytes in the leg. A message of plain f32 alone is an
     /// [`Operation::Allreduce`].
-    ///
-    /// # Errors
-    /// As [`Exchange::exchange_group`](crate::Exchange::exchange_group).
     pub(crate) fn average(&self, group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
         let plain = group.leg.operation == Operation::Allreduce;
         match self {
@@ -325,9 +319,6 @@ impl Route {
     }
 
     /// Takes up what [`save`](Self::save) put there.
-    ///
-    /// # Errors
-    /// [`Error::State`] when it does not fit, or would be lost.
     pub(crate) fn restore(&mut self, state: &State) -> Result<()> {
         match self {
             Route::Server(client) => client.restore(state),

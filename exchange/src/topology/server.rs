@@ -64,9 +64,6 @@ pub(crate) struct Client {
 
 impl Client {
     /// The rank at this end; rank 0 tells the server what to do.
-    ///
-    /// # Errors
-    /// [`Error::Topology`] when there is no server.
     pub(super) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
         let rank = collective.rank();
         let Some(server) = collective.server() else {
@@ -164,9 +161,6 @@ pub(crate) fn blame_server(context: StepContext, error: Error) -> Error {
 }
 
 /// What the server says of each item, in a message that has been read before.
-///
-/// # Errors
-/// [`Error::OutOfStep`]; [`Error::ServerMessage`].
 pub(crate) fn skim_downlink<'a>(
     context: StepContext,
     items: &[Item],

@@ -52,9 +52,6 @@ pub(super) fn is_cheaper(group: &GroupExchange<'_>) -> bool {
 
 /// Averages the items of a message over ranks, by whichever of the two the transport offers. Nobody
 /// learns from the messages.
-///
-/// # Errors
-/// As [`Route::average`](super::Route::average).
 pub(super) fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
     if group.member.collective.alltoall().is_some() {
         return average_parts(group, &mine).map(|()| Received::Own(Some(Payload::from(mine))));
@@ -68,9 +65,6 @@ pub(super) fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Re
 ///
 /// When a shard cannot be averaged its rank says so, and all ranks read all messages to find out
 /// why: what is wrong with a message is the same error on every rank, its sender included.
-///
-/// # Errors
-/// As [`Route::average`](super::Route::average).
 pub(super) fn average_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
     let (context, items) = (group.context, group.items);
     let (rank, ranks) = (context.rank, context.world_size);
@@ -205,9 +199,6 @@ fn shard(
 }
 
 /// Copies the means of all ranks' pieces to where they belong.
-///
-/// # Errors
-/// [`Error::Message`], [`Error::OutOfStep`].
 fn take_results(
     group: &mut GroupExchange<'_>,
     results: Vec<Payload>,

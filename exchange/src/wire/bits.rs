@@ -88,9 +88,6 @@ impl<'a> BitReader<'a> {
     }
 
     /// The next `width` bits as a number. At most 56 bits.
-    ///
-    /// # Errors
-    /// [`Fault::Truncated`] when there are fewer.
     pub(crate) fn take(&mut self, width: u32) -> Read<u64> {
         debug_assert!(width <= MAX_WIDTH);
         if self.count < width {
@@ -106,9 +103,6 @@ impl<'a> BitReader<'a> {
     }
 
     /// The number of set bits before the next clear one, which is taken too; at most `limit`.
-    ///
-    /// # Errors
-    /// [`Fault::Truncated`] when no clear bit follows, [`Fault::Field`] beyond the limit.
     pub(crate) fn take_unary(&mut self, limit: u64) -> Read<u64> {
         let mut ones = 0;
         loop {
@@ -133,9 +127,6 @@ impl<'a> BitReader<'a> {
     }
 
     /// Ends at a byte boundary and returns the number of bytes used.
-    ///
-    /// # Errors
-    /// [`Fault::Field`] when the bits that fill the last byte are not zero.
     pub(crate) fn finish(self) -> Read<usize> {
         let padding = self.pending & ((1 << (self.count % 8)) - 1);
         if padding != 0 {

@@ -48,20 +48,17 @@ fn put_fixed<const WIDTH: usize>(codes: &[u8], out: &mut Vec<u8>) {
 /// Packs codes of `WIDTH` bits into bytes, which hold some of the first eights and no more; a last
 /// part of eight is packed as far as whole bytes are asked for.
 pub(crate) fn pack<const WIDTH: usize>(codes: &[u8], bytes: &mut [u8]) {
-    wide(
-        #[inline(always)]
-        || {
-            let (eights, rest) = codes.as_chunks::<8>();
-            let (words, rest_bytes) = bytes.as_chunks_mut::<WIDTH>();
-            for (word, eight) in words.iter_mut().zip(eights) {
-                word.copy_from_slice(&gather::<WIDTH>(*eight).to_le_bytes()[..WIDTH]);
-            }
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            let last = gather::<WIDTH>(last).to_le_bytes();
-            rest_bytes.copy_from_slice(&last[..rest_bytes.len()]);
-        },
-    );
+    wide!({
+        let (eights, rest) = codes.as_chunks::<8>();
+        let (words, rest_bytes) = bytes.as_chunks_mut::<WIDTH>();
+        for (word, eight) in words.iter_mut().zip(eights) {
+            word.copy_from_slice(&gather::<WIDTH>(*eight).to_le_bytes()[..WIDTH]);
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let last = gather::<WIDTH>(last).to_le_bytes();
+        rest_bytes.copy_from_slice(&last[..rest_bytes.len()]);
+    });
 }
 
 /// Eight codes side by side: neighbours are joined, then pairs, then fours.
@@ -94,10 +91,6 @@ const fn lanes(lane: usize, width: usize) -> u64 {
 }
 
 /// The bytes as `count` codes of `width` bits.
-///
-/// # Errors
-/// [`Fault::Length`] when there are more or fewer bytes, [`Fault::Field`] when the filling is not
-/// zero.
 pub(crate) fn expect(bytes: &[u8], count: usize, width: u32) -> Read<Codes<'_>> {
     let expected = self::bytes(count, width);
     if bytes.len() != expected {
@@ -137,9 +130,6 @@ impl Codes<'_> {
 
     /// Unpacks block by block: `visit` gets the number of the block's first code, and up to
     /// [`BLOCK`] codes.
-    ///
-    /// # Errors
-    /// The first that `visit` returns.
     #[inline(always)]
     pub(crate) fn each_block<E>(
         self,
@@ -149,9 +139,6 @@ impl Codes<'_> {
     }
 
     /// The same for the codes `part`, which begins at a multiple of [`BLOCK`] and lies within.
-    ///
-    /// # Errors
-    /// As [`each_block`](Self::each_block).
     #[inline(always)]
     pub(crate) fn each_block_of<E>(
         self,

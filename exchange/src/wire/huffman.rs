@@ -173,10 +173,6 @@ struct CodeRun {
 /// Takes `count` symbols below `symbols` from `reader`, and visits those of `part`, which begins at a
 /// multiple of [`codes::BLOCK`], in blocks of up to so many: the number of the block's first, and the
 /// symbols. What follows the part is not looked at.
-///
-/// # Errors
-/// [`Fault::Field`] when the lengths are not those of a code or bits mean no symbol,
-/// [`Fault::Truncated`]; the first that `visit` returns.
 pub(crate) fn take(
     reader: &mut Reader<'_>,
     symbols: usize,
@@ -236,10 +232,7 @@ fn take_by<const FIRST: usize, const SEVERAL: usize>(
     let mut ready = 0;
     for first in (0..part.end).step_by(codes::BLOCK) {
         let length = codes::BLOCK.min(part.end - first);
-        ready = wide(
-            #[inline(always)]
-            || taker.fill(&mut block, ready, length, count - first),
-        )?;
+        ready = wide!(taker.fill(&mut block, ready, length, count - first))?;
         if first >= part.start {
             visit(first, &block[..length])?;
         }

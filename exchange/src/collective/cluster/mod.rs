@@ -180,10 +180,6 @@ impl Cluster {
     /// A round fails when a message of some rank has not come within `timeout` of sending this
     /// rank's own, and when a rank is gone: every process is told of ends that are dropped, and why
     /// others fail. After one failure every round fails alike. A cluster is connected once.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when there are more ranks than a frame can name;
-    /// [`Error::Invalid`].
     pub(crate) fn connect(
         &self,
         server: bool,

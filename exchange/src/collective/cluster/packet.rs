@@ -93,9 +93,6 @@ fn seal(mut bytes: Vec<u8>, kind: u8, notes: Numbers) -> (Arc<Vec<u8>>, Payload)
 }
 
 /// Reads a packet, whose bytes the messages go on sharing; nothing is allocated that they do not hold.
-///
-/// # Errors
-/// [`Fault::Truncated`] or [`Fault::Field`] when they are no packet.
 pub(super) fn read(bytes: &Arc<Vec<u8>>) -> Result<(Numbers, Packet), Fault> {
     let mut rest = &bytes[..];
     let [kind] = take(&mut rest)?;

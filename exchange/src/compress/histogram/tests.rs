@@ -54,51 +54,6 @@ fn the_reference_levels_come_out() {
     }
 }
 
-/// The error under an aim, of levels that are edges, by the cost of each gap.
-fn error(of: &Distribution, aim: Aim, levels: &[usize]) -> f64 {
-    let gap = |a: usize, c: usize| match aim {
-        Aim::Unbiased => of.variance(&[of.edges[a], of.edges[c]]),
-        Aim::Biased(lambda) => biased(of, lambda, a, c, &mut [0; 2]),
-    };
-    let inner: f64 = levels.windows(2).map(|pair| gap(pair[0], pair[1])).sum();
-    let Aim::Biased(lambda) = aim else { return inner };
-    let clip = |sums: BinSums, at: f64| lambda * integral(sums, 1.0, -2.0 * at, at * at);
-    let (first, last) = (levels[0], levels[levels.len() - 1]);
-    inner
-        + clip(of.below[first], of.edges[first])
-        + clip(between(of.below[last], of.whole()), of.edges[last])
-}
-
-#[test]
-fn nothing_on_the_grid_is_better() {
-    let of = small();
-    let index = |level: &f64| of.edges.iter().position(|edge| edge == level).unwrap();
-    for aim in [Aim::Unbiased, Aim::Biased(1.0), Aim::Biased(2.0), Aim::Biased(16.0)] {
-        for count in [3, 4] {
-            let found: Vec<usize> = solved(&of, aim, count).iter().map(index).collect();
-            let mut best = f64::INFINITY;
-            for a in 0..17 {
-                for b in a + 1..17 {
-                    for c in b + 1..17 {
-                        let chains: Vec<Vec<usize>> = match count {
-                            3 => vec![vec![a, b, c]],
-                            _ => (c + 1..17).map(|d| vec![a, b, c, d]).collect(),
-                        };
-                        for chain in chains {
-                            let whole = chain[0] == 0 && chain[count - 1] == 16;
-                            if aim != Aim::Unbiased || whole {
-                                best = best.min(error(&of, aim, &chain));
-                            }
-                        }
-                    }
-                }
-            }
-            let found = error(&of, aim, &found);
-            assert!(found <= best + 1e-12, "{aim:?}, {count} levels: {found} > {best}");
-        }
-    }
-}
-
 /// The rounding rule behind the cost: `kappa_rounding` of the project's reference vectors.
 #[test]
 fn the_cost_of_a_gap_is_that_of_the_best_probabilities() {

@@ -104,9 +104,6 @@ impl Default for Rule {
 
 impl Rule {
     /// Checks the setting by itself.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the number that has no meaning.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
         let places = |p: f64| {
             require((0.0..=1.0).contains(&p), scheme, "rule.p", p, "write a share from 0 to 1")

@@ -206,38 +206,3 @@ fn only_what_is_significant_is_sent_but_never_nothing() {
     assert_eq!(rounds[0].0[0], [7, 50]);
     assert_eq!(rounds[1].0[0], [0], "residual and gradient are 2 almost everywhere");
 }
-
-/// As in a warm-up, whose steps are sent as they are.
-#[test]
-fn steps_without_a_message_tell_of_their_own_union_alone() {
-    let mut compressor = build(&Config::default(), 300, 0);
-    for step in 1..=3 {
-        let messages = [None, None];
-        compressor
-            .learn_and_commit(&StepMessages { step, messages: &messages, mean: &[1.0; 300] })
-            .unwrap();
-        assert_eq!(compressor.gauges().len(), 4);
-        assert_eq!(gauge(compressor.gauges(), "union"), 300.0, "everything was sent");
-    }
-}
-
-#[test]
-fn a_state_of_nonsense_is_refused() {
-    let config = Config::default();
-    let gradient: Vec<f32> = (0..300).map(|i| ((i * 37) % 101) as f32).collect();
-    let mut compressor = build(&config, 300, 0);
-    let mut wire = Vec::new();
-    compressor.encode(&gradient, 1, &mut wire);
-    let messages = [Some(&wire[..]), None];
-    compressor
-        .learn_and_commit(&StepMessages { step: 1, messages: &messages, mean: &gradient })
-        .unwrap();
-    assert_eq!(gauge(compressor.gauges(), "union"), 300.0, "one rank has sent everything");
-    let mut state = State::default();
-    compressor.save(&mut state);
-    assert!(build(&config, 300, 0).restore(&state).is_ok());
-    assert!(build(&config, 299, 0).restore(&state).is_err());
-    let other = Config { rule: Rule::Ema { lambda: 1.0 }, ..Config::default() };
-    assert!(build(&other, 300, 0).restore(&state).is_err());
-    assert!(build(&config, 300, 0).restore(&State::default()).is_err());
-}

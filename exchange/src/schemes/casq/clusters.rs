@@ -161,12 +161,22 @@ pub(super) fn assign(
     centres: &[f32],
     ids: &mut Vec<u8>,
 ) -> [Members; MOST_CLUSTERS] {
+    assign_by(gradient, centres, ids, true)
+}
+
+/// The same, with ids and sums in one pass where the processor can, or never.
+fn assign_by(
+    gradient: &[f32],
+    centres: &[f32],
+    ids: &mut Vec<u8>,
+    together: bool,
+) -> [Members; MOST_CLUSTERS] {
     ids.resize(gradient.len(), 0);
     match centres.len() {
-        2 => assign_to::<1, 2>(gradient, centres, ids),
-        4 => assign_to::<3, 4>(gradient, centres, ids),
-        8 => assign_to::<7, 8>(gradient, centres, ids),
-        _ => assign_to::<15, 16>(gradient, centres, ids),
+        2 => assign_to::<1, 2>(gradient, centres, ids, together),
+        4 => assign_to::<3, 4>(gradient, centres, ids, together),
+        8 => assign_to::<7, 8>(gradient, centres, ids, together),
+        _ => assign_to::<15, 16>(gradient, centres, ids, together),
     }
 }
 
@@ -174,6 +184,7 @@ fn assign_to<const BOUNDS: usize, const CLUSTERS: usize>(
     gradient: &[f32],
     centres: &[f32],
     ids: &mut [u8],
+    together: bool,
 ) -> [Members; MOST_CLUSTERS] {
     let mut bounds: [f32; BOUNDS] = std::array::from_fn(|j| {
         let (low, high) = (f64::from(centres[j]), f64::from(centres[j + 1]));
@@ -187,10 +198,13 @@ fn assign_to<const BOUNDS: usize, const CLUSTERS: usize>(
     let mut counts = [0; CLUSTERS];
     let mut sums = ClusterSums::<CLUSTERS>::default();
     for (values, ids) in gradient.chunks(BLOCK).zip(ids.chunks_mut(BLOCK)) {
-        let done = put_and_add(values, &bounds, ids, &mut counts, &mut sums);
+        let done = match together {
+            true => put_and_add(values, &bounds, ids, &mut counts, &mut sums),
+            false => 0,
+        };
         let (values, ids) = (&values[done..], &mut ids[done..]);
         ids::put(values, &bounds, ids, &mut counts);
-        sums.add(values, ids, &bounds);
+        sums.add(values, ids);
     }
     let mut whole = [Members::default(); MOST_CLUSTERS];
     for (cluster, whole) in whole.iter_mut().enumerate().take(CLUSTERS) {
@@ -240,11 +254,13 @@ mod tests {
                 false => ((f64::from(centres[j - 1]) + f64::from(centres[j])) / 2.0) as f32,
             })
             .collect();
-        let mut ids = vec![0xff; 10];
-        let found = assign(values, centres, &mut ids);
         let (expected_ids, expected) = simple(values, &bounds);
-        assert_eq!(ids, expected_ids);
-        assert_eq!(bits(&found), bits(&expected));
+        for together in [true, false] {
+            let mut ids = vec![0xff; 10];
+            let found = assign_by(values, centres, &mut ids, together);
+            assert_eq!(ids, expected_ids);
+            assert_eq!(bits(&found), bits(&expected));
+        }
     }
 
     proptest! {

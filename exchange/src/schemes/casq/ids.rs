@@ -117,39 +117,3 @@ mod avx2 {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn compare<const BOUNDS: usize, const CLUSTERS: usize>(values: &[f32], bounds: &[f32]) {
-        let mut bounds: [f32; BOUNDS] = std::array::from_fn(|j| bounds[j]);
-        bounds.sort_unstable_by(f32::total_cmp);
-        let mut found = (vec![0xff; values.len()], [7; CLUSTERS]);
-        put(values, &bounds, &mut found.0, &mut found.1);
-        let mut simple = (vec![0xfe; values.len()], [7; CLUSTERS]);
-        side_by_side(values, &bounds, &mut simple.0, &mut simple.1);
-        assert_eq!(found, simple);
-        for (value, id) in values.iter().zip(&simple.0) {
-            assert_eq!(usize::from(*id), bounds.iter().filter(|bound| value > bound).count());
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn ids_and_counts_are_those_of_the_simple_form(
-            values in proptest::collection::vec(-2.0f32..2.0, 0..500),
-            bounds in proptest::collection::vec(-2.0f32..2.0, 15),
-        ) {
-            let mut bounds = bounds;
-            // Values that lie on a bound.
-            bounds.iter_mut().zip(&values).step_by(2).for_each(|(bound, value)| *bound = *value);
-            compare::<1, 2>(&values, &bounds);
-            compare::<3, 4>(&values, &bounds);
-            compare::<7, 8>(&values, &bounds);
-            compare::<15, 16>(&values, &bounds);
-        }
-    }
-}

@@ -51,14 +51,11 @@ impl<'a> TableMeans<'a> {
     /// Adds to each element of `sum`, the first of which is element `first`, the weighted mean of its
     /// bucket.
     pub(super) fn add(&self, first: usize, ids: &[u8], sum: &mut [f32]) {
-        wide(
-            #[inline(always)]
-            || match self.format {
-                Format::F32 => self.add_as(Format::F32, first, ids, sum),
-                Format::F16 => self.add_as(Format::F16, first, ids, sum),
-                Format::Bf16 => self.add_as(Format::Bf16, first, ids, sum),
-            },
-        );
+        wide!(match self.format {
+            Format::F32 => self.add_as(Format::F32, first, ids, sum),
+            Format::F16 => self.add_as(Format::F16, first, ids, sum),
+            Format::Bf16 => self.add_as(Format::Bf16, first, ids, sum),
+        });
     }
 
     #[inline(always)]
@@ -83,13 +80,6 @@ impl<'a> TableMeans<'a> {
             let (sixteens, rest) = ids.as_chunks();
             let (sums, rest_sum) = sum.as_chunks_mut();
             simd.vectorize(avx512::Add { simd, ids: sixteens, table: &self.alone, sums });
-            return add_one_by_one(rest, &self.alone, rest_sum);
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let Some(simd) = pulp::x86::V3::try_new() {
-            let (eights, rest) = ids.as_chunks();
-            let (sums, rest_sum) = sum.as_chunks_mut();
-            simd.vectorize(avx2::Add { simd, ids: eights, table: &self.alone, sums });
             return add_one_by_one(rest, &self.alone, rest_sum);
         }
         add_one_by_one(ids, &self.alone, sum);
@@ -127,40 +117,6 @@ mod avx512 {
                 let ids = vectors._mm512_cvtepu8_epi32(pulp::cast(*ids));
                 let values = vectors._mm512_permutexvar_ps(ids, table);
                 *sums = pulp::cast(vectors._mm512_add_ps(pulp::cast(*sums), values));
-            }
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use super::MOST_CLUSTERS;
-
-    /// Looks up eight elements at a time: the table lies in two registers.
-    pub(super) struct Add<'a> {
-        pub(super) simd: pulp::x86::V3,
-        pub(super) ids: &'a [[u8; 8]],
-        pub(super) table: &'a [f32; MOST_CLUSTERS],
-        pub(super) sums: &'a mut [[f32; 8]],
-    }
-
-    impl pulp::NullaryFnOnce for Add<'_> {
-        type Output = ();
-
-        #[inline(always)]
-        fn call(self) {
-            let (avx, avx2) = (self.simd.avx, self.simd.avx2);
-            let [low, high]: [[f32; 8]; 2] = pulp::cast(*self.table);
-            let (low, high) = (pulp::cast(low), pulp::cast(high));
-            for (sums, ids) in self.sums.iter_mut().zip(self.ids) {
-                let [ids, none] = [u64::from_le_bytes(*ids), 0];
-                let ids = avx2._mm256_cvtepu8_epi32(pulp::cast([ids, none]));
-                let below = avx2._mm256_permutevar8x32_ps(low, ids);
-                let above = avx2._mm256_permutevar8x32_ps(high, ids);
-                // An id's fourth bit, in the place of a sign, chooses between the two.
-                let upper = pulp::cast(avx2._mm256_slli_epi32::<28>(ids));
-                let values = avx._mm256_blendv_ps(below, above, upper);
-                *sums = pulp::cast(avx._mm256_add_ps(pulp::cast(*sums), values));
             }
         }
     }

@@ -111,9 +111,6 @@ impl Tables {
     }
 
     /// Takes the sizes of `clusters` tables for `length` elements.
-    ///
-    /// # Errors
-    /// [`Fault::Count`] when one is empty or larger than there are elements.
     pub(super) fn take(reader: &mut Reader<'_>, clusters: usize, length: usize) -> Read<Self> {
         let mut sizes = [1; MOST_CLUSTERS];
         for size in &mut sizes[..clusters] {
@@ -243,20 +240,17 @@ pub(super) fn fill(
 ) {
     buckets.clear();
     buckets.resize(tables.buckets(), MeanBucket::default());
-    wide(
-        #[inline(always)]
-        || {
-            for block in blocks(0, ids.len()) {
-                let values = &gradient[block.clone()];
-                tables.each_hashed(
-                    block.start,
-                    &ids[block],
-                    #[inline(always)]
-                    |at, bucket| buckets[bucket].add(values[at]),
-                );
-            }
-        },
-    );
+    wide!({
+        for block in blocks(0, ids.len()) {
+            let values = &gradient[block.clone()];
+            tables.each_hashed(
+                block.start,
+                &ids[block],
+                #[inline(always)]
+                |at, bucket| buckets[bucket].add(values[at]),
+            );
+        }
+    });
     for (id, (table, members)) in tables.tables.iter().zip(members).enumerate() {
         if table.size > 1 || members.count == 0 {
             continue;

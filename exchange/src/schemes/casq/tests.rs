@@ -1,6 +1,5 @@
 use proptest::prelude::*;
 
-use super::clusters::Members;
 use super::*;
 use crate::compress::testing::{laplaces, round_trip, square_error};
 
@@ -36,54 +35,6 @@ fn the_reference_round_trip_comes_out() {
     let mut sum = [0.0; 12];
     TableMeans::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut sum);
     assert_eq!(sum, [-1.75, -1.75, -0.3, -0.3, -0.3, 0.2, 0.2, 0.2, 1.7, 2.05, 1.7, 2.05]);
-}
-
-/// Members not hit by a bucket of their own, on average over uniform hashes: what (F2) multiplies
-/// by their variance.
-fn shared(members: f64, buckets: f64) -> f64 {
-    members - buckets * (1.0 - (1.0 - 1.0 / buckets).powf(members))
-}
-
-/// (F2), for a cluster whose members lie anywhere, within three standard errors; and the formula
-/// against `expected_sse` of the project's reference vectors.
-#[test]
-fn the_error_is_the_one_expected_of_a_uniform_hash() {
-    const LENGTH: usize = 50_000;
-    const RUNS: usize = 60;
-    for (buckets, expected) in
-        [(1, 999.0), (10, 990.0), (250, 754.542_327), (1000, 367.695_425), (4000, 115.105_767)]
-    {
-        assert!((shared(1000.0, f64::from(buckets)) - expected).abs() < 1e-5);
-        let tables = Tables::new(&[1, buckets]);
-        let mut off = Vec::new();
-        for run in 0..RUNS as u64 {
-            let places = Stream::new(&[run, u64::from(buckets)]);
-            let ids: Vec<u8> =
-                (0..LENGTH as u32).map(|i| u8::from(places.below(i, 50) == 0)).collect();
-            let mut values = laplaces(LENGTH, run);
-            for (value, id) in values.iter_mut().zip(&ids) {
-                *value *= f32::from(*id);
-            }
-            let (mut filled, mut bytes, mut decoded) = (Vec::new(), Vec::new(), vec![0.0; LENGTH]);
-            let mut members = [Members::default(); 2];
-            for (value, id) in values.iter().zip(&ids) {
-                let members = &mut members[usize::from(*id)];
-                (members.count, members.sum) = (members.count + 1, members.sum + f64::from(*value));
-            }
-            sketch::fill(&values, &ids, &tables, &members, Format::F32, &mut filled);
-            Format::F32.put(filled.iter().map(MeanBucket::mean), &mut bytes);
-            TableMeans::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut decoded);
-            let of = values.iter().zip(&ids).filter(|(_, id)| **id == 1);
-            let (n, sum) = (members[1].count as f64, members[1].sum);
-            let spread = square(of.map(|(v, _)| f64::from(*v) - sum / n)) / (n - 1.0);
-            off.push(square_error(&decoded, &values) / (spread * shared(n, buckets.into())) - 1.0);
-        }
-        let mean = off.iter().sum::<f64>() / RUNS as f64;
-        let variance = square(off.iter().map(|off| off - mean)) / (RUNS - 1) as f64;
-        // The hash is not quite uniform on consecutive numbers: 2.8 % were seen before.
-        let allowed = 3.0 * (variance / RUNS as f64).sqrt() + 0.028;
-        assert!(mean.abs() <= allowed, "{buckets} buckets: off by {mean}, allowed {allowed}");
-    }
 }
 
 /// Any gradient that the exchange hands over, with both signs, one, or none.
@@ -146,15 +97,6 @@ fn a_lean_message_takes_the_bits_it_is_given_and_no_more() {
             square_error(&decoded, &gradient) / square(gradient.iter().map(|g| f64::from(*g)));
         assert!(rel < [0.2, 0.06, 0.02][bits as usize - 2], "{bits} bits of {length}: {rel}");
     }
-}
-
-#[test]
-fn a_paper_message_has_a_bucket_for_every_sixteen_elements_at_two_bits() {
-    let gradient = laplaces(64_000, 9);
-    let config = Config { preset: Preset::Paper, ..Config::default() };
-    let (wire, _) = round_trip(&config, &gradient, 1);
-    let most = 1 + 32 + 16_000 + 4 * 4000;
-    assert!(wire.len() <= most && wire.len() + 16 >= most, "{} of {most} bytes", wire.len());
 }
 
 #[test]

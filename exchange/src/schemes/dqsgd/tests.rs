@@ -98,25 +98,6 @@ fn mean(bits: &[u8]) -> f64 {
     bits.iter().map(|bits| f64::from(*bits)).sum::<f64>() / bits.len() as f64
 }
 
-#[test]
-fn a_target_of_mean_bits_is_met_whatever_the_norms_do() {
-    for rounding in [Rounding::Dither, Rounding::Ceil] {
-        for bits in [3.0, 4.5, 6.0] {
-            let config = Config { rounding, target: Target::Bits(bits), ..Config::default() };
-            let paths: [&dyn Fn(f64) -> f64; 4] = [
-                &|n| 5.0 * 0.999f64.powf(n / 2.0),
-                &|n| (5.0 * 0.999f64.powf(n / 2.0)).max(1.0),
-                &|_| 2.0,
-                &|n| if n < 1500.0 { 5.0 - 3.8 * n / 1500.0 } else { 0.5 },
-            ];
-            for (number, path) in paths.into_iter().enumerate() {
-                let mean = mean(&run(&config, path));
-                assert!((mean - bits).abs() < 0.05, "{rounding:?}, {bits}, path {number}: {mean}");
-            }
-        }
-    }
-}
-
 /// A run of the length of one pass over CIFAR-10 with 128 images a step.
 fn short() -> Config {
     let (horizon, gap, window) = (Some(391), Some(20), Some(10));
@@ -238,33 +219,6 @@ fn alpha_is_that_of_a_run_of_the_authors_length() {
     assert_eq!(set.course(Some(77)).horizon, 391, "what is set counts");
     let silent = toml::to_string(&Config::default()).unwrap();
     assert!(!silent.contains("alpha") && !silent.contains("horizon"), "{silent}");
-}
-
-#[test]
-fn a_plan_comes_back_from_its_state_at_any_step() {
-    let norm = |step: u64| 2.0 + (step as f64 * 0.1).sin();
-    for stop in [1, 19, 20, 57, 200, 380, 391] {
-        let mut plan = planned(&short());
-        (1..=stop).for_each(|step| plan.note(step, norm(step), 4.0));
-        let mut state = State::default();
-        plan.save(&mut state);
-        let mut again = planned(&short());
-        again.restore(&state).unwrap();
-        assert_eq!(again, plan);
-        for step in stop + 1..=391 {
-            plan.note(step, norm(step), 4.0);
-            again.note(step, norm(step), 4.0);
-            assert_eq!(again, plan, "stopped at {stop}");
-        }
-    }
-    let mut plan = planned(&short());
-    (1..=100).for_each(|step| plan.note(step, 2.0, plan.bits));
-    let mut state = State::default();
-    plan.save(&mut state);
-    for nonsense in [vec![2], vec![0, 1], vec![]] {
-        state.insert("solved", Entry::U64(nonsense));
-        assert!(matches!(plan.restore(&state), Err(Error::State { .. })));
-    }
 }
 
 #[test]

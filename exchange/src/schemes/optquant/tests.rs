@@ -1,6 +1,5 @@
 use super::*;
 use crate::compress::moments::largest;
-use crate::compress::rounding::{are_levels, uniform};
 use crate::compress::testing::laplaces;
 use crate::rng::Stream;
 use crate::wire::Fault;
@@ -31,44 +30,6 @@ fn histogram(aim: Aim, levels: usize, gradient: &[f32]) -> (Histogram, Vec<f64>)
     let mut found = vec![0.0; levels];
     histogram.solve(&terms, &mut found);
     (histogram, found.iter().map(|level| f64::from(*level)).collect())
-}
-
-/// Exact expected squared error of unbiased rounding, over every element.
-fn variance(gradient: &[f32], levels: &[f64]) -> f64 {
-    let block = |block: &[f32]| {
-        let scale = f64::from(largest(block));
-        let element = |value: &f32| {
-            let u = f64::from(*value) / scale;
-            let above = levels.partition_point(|l| *l <= u).clamp(1, levels.len() - 1);
-            (u - levels[above - 1]) * (levels[above] - u) * scale * scale
-        };
-        block.iter().map(element).sum::<f64>()
-    };
-    gradient.chunks(512).map(block).sum()
-}
-
-#[test]
-fn optimised_levels_beat_every_static_family() {
-    let gradient = gradient(1, 1 << 16);
-    for bits in [2, 3, 4] {
-        let count = 1usize << bits;
-        let (histogram, levels) = histogram(Aim::Unbiased, count, &gradient);
-        let mut even = vec![0f32; count];
-        uniform(&mut even);
-        let even: Vec<f64> = even.iter().map(|level| f64::from(*level)).collect();
-        let half = 1 << (bits - 1);
-        let lower = (0..half).map(|j| -0.5f64.powi(j));
-        let exponential: Vec<f64> = lower.chain((0..half).rev().map(|j| 0.5f64.powi(j))).collect();
-        let best = variance(&gradient, &levels);
-        // The histogram's error is exact for levels on its edges.
-        assert!((histogram.distribution.variance(&levels) / best - 1.0).abs() < 1e-5);
-        for (name, other) in [("uniform", &even), ("exponential", &exponential)] {
-            let other = variance(&gradient, other);
-            assert!(best <= other * 1.001, "{bits} bits: {best} against {name} {other}");
-        }
-        assert!(best < variance(&gradient, &[-1.0, 0.0, 1.0]), "{bits} bits against ternary");
-        assert!(bits < 3 || best < 0.6 * variance(&gradient, &even));
-    }
 }
 
 /// (O2): at a minimum, the pull of the elements below a level balances that of those above; it
@@ -110,47 +71,6 @@ fn message(compressor: &mut dyn Compressor, gradient: &[f32], step: u64) -> Vec<
     let mut wire = Vec::new();
     compressor.encode(gradient, step, &mut wire);
     wire
-}
-
-#[test]
-fn all_ranks_come_to_the_same_levels_and_keep_them() {
-    const LENGTH: usize = 20_000;
-    for statistics in [Statistics::Pooled, Statistics::Aggregate] {
-        let config = Config { statistics, ..Config::default() };
-        let mut ranks: Vec<_> =
-            (0..3).map(|rank| config.codec(&seat(rank, LENGTH)).unwrap()).collect();
-        let levels = |wire: &[u8]| {
-            let floats = wire[1..33].as_chunks().0.iter();
-            floats.map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>()
-        };
-        for step in 1..=10 {
-            let wires: Vec<_> = ranks
-                .iter_mut()
-                .enumerate()
-                .map(|(rank, compressor)| {
-                    let gradient = gradient(10 + rank as u64, LENGTH);
-                    message(&mut **compressor, &gradient, step)
-                })
-                .collect();
-            let rides = statistics == Statistics::Pooled && (step == 1 || step == 10);
-            let statistic = if rides { 8 + 4 * 2 * BINS } else { 0 };
-            for wire in &wires {
-                assert_eq!(wire.len(), 1 + 32 + 4 * 40 + LENGTH * 3 / 8 + statistic);
-                assert!(are_levels(&levels(wire)));
-                assert_eq!(levels(wire) == levels(&wires[0]), step > 1 || *wire == wires[0]);
-            }
-            let mean = gradient(10, LENGTH);
-            let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
-            for compressor in &mut ranks {
-                compressor
-                    .learn_and_commit(&StepMessages { step, messages: &messages, mean: &mean })
-                    .unwrap();
-            }
-        }
-        let mut states = [State::default(), State::default(), State::default()];
-        ranks.iter().zip(&mut states).for_each(|(rank, state)| rank.save(state));
-        assert!(states[0] == states[1] && states[1] == states[2]);
-    }
 }
 
 #[test]

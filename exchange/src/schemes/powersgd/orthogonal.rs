@@ -52,14 +52,11 @@ pub(super) fn orthogonalise(p: &mut [f32], rows: usize, basis: &mut Vec<f64>) ->
 /// Takes the part along the unit vector `direction` off `column`.
 fn project(direction: &[f64], column: &mut [f64]) {
     let share = dot(direction, column);
-    wide(
-        #[inline(always)]
-        || {
-            for (value, part) in column.iter_mut().zip(direction) {
-                *value -= share * part;
-            }
-        },
-    );
+    wide!({
+        for (value, part) in column.iter_mut().zip(direction) {
+            *value -= share * part;
+        }
+    });
 }
 
 #[cfg(test)]

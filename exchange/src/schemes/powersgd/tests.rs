@@ -45,13 +45,6 @@ fn gradient(length: usize, rank: usize, step: u64) -> Vec<f32> {
     values
 }
 
-fn specimens() -> Vec<Config> {
-    let mut specimens = Config::examples();
-    specimens.push(Config::default());
-    specimens.push(Config { rank: 5, min_compression_rate: 0.1, ..Config::default() });
-    specimens
-}
-
 /// One step of one rank without feedback: the mean, which is what it sent.
 fn sent(reducers: &mut [Box<dyn Reducer>], number: u64, gradient: &[f32]) -> Vec<f32> {
     let mut gradients = [gradient.to_vec()];
@@ -168,29 +161,6 @@ fn what_is_sent_is_nearer_than_nothing() {
     }
 }
 
-#[test]
-fn awkward_gradients_do_no_harm() {
-    let shapes = shapes();
-    let length = length(&shapes);
-    let each = |value: &dyn Fn(usize) -> f32| (0..length).map(value).collect::<Vec<_>>();
-    for (name, given) in [
-        ("constant", each(&|_| -0.25)),
-        ("one spike", each(&|i| if i == 500 { 1e4 } else { 0.0 })),
-        ("subnormal", each(&|i| f32::from_bits(1 + (i as u32 * 7919) % 0x7f_ffff))),
-        ("smallest", each(&|i| f32::from_bits((i % 3 == 0) as u32))),
-        ("huge", each(&|i| if i / 2 % 2 == 0 { 4e36 } else { -4e36 })),
-    ] {
-        let mut reducers = ranks(&Config::default(), &shapes, 1);
-        for number in 1..4 {
-            let sent = sent(&mut reducers, number, &given);
-            // Beyond what rounding to the smallest number makes of each element.
-            let slack = length as f64 * f64::from(f32::from_bits(8)).powi(2);
-            let (left, whole) = (square_error(&sent, &given), square(&given));
-            assert!(left <= whole * (1.0 + 1e-6) + slack, "{name}: {left} of {whole}");
-        }
-    }
-}
-
 /// A constant gradient is of rank 1 everywhere and arrives whole, whatever the other columns are.
 #[test]
 fn a_gradient_of_low_rank_arrives_whole() {
@@ -224,36 +194,6 @@ fn steps_of_one_gradient_converge_to_its_largest_singular_values() {
     let cold = left_after(&Config { warm_start: false, ..config }, 40);
     assert!(warm < best * 1.001 && warm > best * 0.999, "{warm}, at best {best}");
     assert!(first > best * 1.01 && cold > best * 1.01, "{first} and {cold} by luck");
-}
-
-#[test]
-fn a_rank_that_suffices_is_exact_to_rounding() {
-    let shapes = shapes();
-    let config = Config { rank: 1000, min_compression_rate: 0.01, ..Config::default() };
-    assert!(Division::new(&config, &shapes).matrices.len() > 3);
-    for warm_start in [false, true] {
-        let config = Config { warm_start, ..config.clone() };
-        let mut reducers = ranks(&config, &shapes, 1);
-        for number in 1..4 {
-            let given = gradient(length(&shapes), 0, number);
-            for (sent, given) in sent(&mut reducers, number, &given).iter().zip(&given) {
-                assert!((sent - given).abs() < 1e-5, "{sent} for {given}");
-            }
-        }
-    }
-}
-
-#[test]
-fn what_is_not_compressed_is_the_mean_and_leaves_nothing() {
-    let shapes = [vec![3, 3], vec![5]];
-    let mut reducers = ranks(&Config::default(), &shapes, 2);
-    let mut gradients = vec![numbers(14, 0, 1), numbers(14, 1, 1)];
-    let expected: Vec<f32> =
-        gradients[0].iter().zip(&gradients[1]).map(|(a, b)| (a + b) * 0.5).collect();
-    let mut residuals = vec![vec![0.0f32; 14]; 2];
-    assert!(step(&mut reducers, 1, &mut gradients, Some(&mut residuals)).unwrap());
-    assert_eq!(gradients, [expected.clone(), expected]);
-    assert!(residuals.iter().flatten().all(|left| *left == 0.0), "{residuals:?}");
 }
 
 /// A gradient of zeros has a mean of zeros, and does not end a matrix's being sent.
@@ -291,41 +231,6 @@ fn a_gradient_beyond_f32_is_noticed_and_leaves_no_trace() {
         reducers[0].commit();
         let given = gradient(4800, 0, 3);
         assert_eq!(bits(&sent(&mut reducers, 3, &given)), bits(&sent(&mut others, 3, &given)));
-    }
-}
-
-#[test]
-fn states_that_do_not_fit_are_refused_and_change_nothing() {
-    let shapes = shapes();
-    let q = 4 * (27 + 130 + 21);
-    let mut reducers = ranks(&Config::default(), &shapes, 1);
-    let mut before = State::default();
-    reducers[0].save(&mut before);
-    for entry in [
-        None,
-        Some(Entry::F32(vec![1.0; q - 1])),
-        Some(Entry::F32(Vec::new())),
-        Some(Entry::U64(vec![1; q])),
-        Some(Entry::F32(vec![f32::NAN; q])),
-        Some(Entry::F32([vec![1.0; q - 1], vec![f32::INFINITY]].concat())),
-    ] {
-        let mut state = State::default();
-        entry.into_iter().for_each(|entry| state.insert("q", entry));
-        assert!(
-            matches!(reducers[0].restore(&state), Err(crate::Error::State { .. })),
-            "{state:?}"
-        );
-        let mut after = State::default();
-        reducers[0].save(&mut after);
-        assert_eq!(before, after);
-    }
-    // Any finite numbers are a start, the largest and the smallest too.
-    for value in [f32::MAX, f32::from_bits(1), 0.0] {
-        let mut state = State::default();
-        state.insert("q", Entry::F32(vec![value; q]));
-        reducers[0].restore(&state).unwrap();
-        let sent = sent(&mut reducers, 1, &gradient(length(&shapes), 0, 1));
-        assert!(sent.iter().all(|value| value.is_finite()));
     }
 }
 

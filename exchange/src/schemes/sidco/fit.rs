@@ -115,9 +115,7 @@ fn mean_log(values: &[f32], count: usize, floor: f64) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::stages::StageShares;
     use super::*;
-    use crate::schemes::tests::recorded;
 
     /// The recorded vectors; their origin is in the file.
     pub(crate) fn vectors() -> serde_json::Value {
@@ -134,65 +132,6 @@ pub(crate) mod tests {
             "gp" => Fit::Pareto,
             _ => Fit::Gamma,
         }
-    }
-
-    /// The same by the book: f64 magnitudes, two passes, everything filtered anew.
-    pub(crate) fn naive(fit: Fit, magnitudes: &[f64], plan: StageShares, floor: f64) -> f64 {
-        let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
-        let variance = |x: &[f64]| {
-            let mean = mean(x);
-            x.iter().map(|a| (a - mean) * (a - mean)).sum::<f64>() / (x.len() as f64 - 1.0)
-        };
-        let share = plan.share(1);
-        let all = magnitudes;
-        let mut threshold = match fit {
-            Fit::Exponential => exponential(mean(all), share),
-            Fit::Pareto => pareto(mean(all), variance(all), share).unwrap(),
-            Fit::Gamma => {
-                let logs: Vec<f64> = all.iter().map(|a| (a + floor).ln()).collect();
-                gamma(mean(all), mean(&logs), share).unwrap()
-            }
-        };
-        let mut left = all.to_vec();
-        for stage in 2..=plan.count {
-            left.retain(|a| *a > threshold);
-            if left.len() < 2 {
-                break;
-            }
-            let location = left.iter().copied().fold(f64::MAX, f64::min);
-            let over: Vec<f64> = left.iter().map(|a| a - location).collect();
-            let above = match fit {
-                Fit::Exponential => Some(exponential(mean(&over), plan.share(stage))),
-                _ => pareto(mean(&over), variance(&over), plan.share(stage)),
-            };
-            match above {
-                Some(above) if above > 0.0 => threshold = location + above,
-                _ => break,
-            }
-        }
-        threshold
-    }
-
-    #[test]
-    fn thresholds_of_the_book_equal_the_vectors() {
-        let mut compared = 0;
-        for case in vectors()["cases"].as_array().unwrap() {
-            let gradient: Vec<f64> = recorded(&case["g"]);
-            let magnitudes: Vec<f64> = gradient.iter().map(|g| g.abs()).collect();
-            for row in case["thresholds"].as_array().unwrap() {
-                let (share, count) = (number(row, "delta"), row["stages"].as_u64().unwrap());
-                let plan = if count == 0 {
-                    StageShares::chain(share)
-                } else {
-                    StageShares::equal(share, count as u32)
-                };
-                let found = naive(fit_of(row), &magnitudes, plan, f64::EPSILON);
-                let expected = number(row, "eta");
-                assert!((found - expected).abs() <= 1e-9 * expected, "{found}: {row}");
-                compared += 1;
-            }
-        }
-        assert_eq!(compared, 162);
     }
 
     /// Against SciPy 1.17: `expon`, `genpareto` and `gamma` of the parameters that SIDCo's moments
@@ -218,32 +157,6 @@ pub(crate) mod tests {
             for (found, expected) in found.into_iter().zip(expected) {
                 assert!((found / expected - 1.0f64).abs() < 1e-11, "{found} {expected}");
             }
-        }
-    }
-
-    #[test]
-    fn zeros_are_fitted_or_left_out_as_the_vectors_say() {
-        let vectors = vectors();
-        let zeros = &vectors["zeros"];
-        let values: Vec<f32> = recorded(&zeros["g"]);
-        let nonzero = moments::nonzeros(&values);
-        assert_eq!(nonzero as u64, zeros["d_nz"].as_u64().unwrap());
-        for row in zeros["cases"].as_array().unwrap() {
-            let share = number(row, "delta");
-            // The records' logarithms have a floor that is not scaled by the norm.
-            let fitted = |count: usize, share: f64| match fit_of(row) {
-                Fit::Gamma => {
-                    let mean = moments::magnitude_sum(&values) / count as f64;
-                    gamma(mean, mean_log(&values, count, f64::EPSILON), share).unwrap()
-                }
-                other => other.first(&values, count, share),
-            };
-            let close = |found: f64, key: &str| {
-                let expected = number(row, key);
-                assert!((found - expected).abs() < 1e-6 * expected, "{key} {found}: {row}");
-            };
-            close(fitted(values.len(), share), "eta_plain");
-            close(fitted(nonzero, number(row, "delta_nz")), "eta_nz");
         }
     }
 

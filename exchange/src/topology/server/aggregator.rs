@@ -276,9 +276,6 @@ impl Aggregator {
     }
 
     /// Takes up what [`save`](Self::save) returned.
-    ///
-    /// # Errors
-    /// [`Error::State`].
     pub(super) fn restore(&mut self, state: &State) -> Result<()> {
         if self.downlink != Downlink::Compressed {
             let problem = "would be lost: this server sends exact means".to_string();

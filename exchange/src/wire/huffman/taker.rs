@@ -176,9 +176,6 @@ impl<'a, const FIRST: usize, const SEVERAL: usize> Taker<'a, FIRST, SEVERAL> {
     }
 
     /// Ends at a byte boundary and returns the number of bytes used.
-    ///
-    /// # Errors
-    /// [`Fault::Field`] when the bits that fill the last byte are not zero.
     pub(super) fn finish(&self) -> Read<usize> {
         let used = self.at.div_ceil(8);
         let last = self.bytes[..used].last().copied().unwrap_or(0);
