@@ -25,8 +25,6 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// From the word to start to the start: enough for token buckets to fill.
 const HEAD_START: f64 = 0.008;
-/// Bytes read and written at a time.
-const PIECE: usize = 1 << 16;
 
 #[derive(Deserialize)]
 struct Plan {
@@ -97,19 +95,14 @@ struct Host {
     /// By place: what comes from there; the own is absent.
     streams: Vec<Option<TcpStream>>,
     /// By place: to the thread that writes there, and the thread.
-    writers: Vec<Option<(Sender<Order>, JoinHandle<()>)>>,
+    writers: Vec<Option<(Sender<Vec<u8>>, JoinHandle<()>)>>,
 }
 
-/// What a writer is told to write.
-enum Order {
-    /// So many bytes.
-    Bytes(u64),
-    /// These.
-    Word([u8; 8]),
-}
+/// So many bytes to, or from, a place.
+type Part = (usize, u64);
 
 impl Host {
-    /// Connects to all hosts of lower place and is connected to by the others.
+    /// Connects to all other hosts and is connected to by them.
     fn meet(plan: &Plan, place: usize) -> Result<Self> {
         let listener = TcpListener::bind(&plan.addresses[place])?;
         let others = || (0..plan.addresses.len()).filter(|other| *other != place);
@@ -120,7 +113,10 @@ impl Host {
             stream.write_all(&[place as u8])?;
             stream.set_nodelay(true)?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            writers[other] = Some(writer(stream));
+            let (sender, inbox) = channel::<Vec<u8>>();
+            // The host that misses what cannot be written tells.
+            let mut write = move || inbox.iter().try_for_each(|bytes| stream.write_all(&bytes));
+            writers[other] = Some((sender, thread::spawn(move || drop(write()))));
         }
         for _ in others() {
             let (mut stream, _) = listener.accept()?;
@@ -134,29 +130,18 @@ impl Host {
     }
 
     fn run(&mut self, plan: &Plan) -> Result<()> {
-        let ranks = plan.ranks();
         for round in &plan.rounds {
-            if self.place == ranks {
+            if self.place == plan.ranks() {
                 self.serve(round)?;
                 println!("-");
                 continue;
             }
-            let start = self.agree_on_start(ranks)?;
-            let (begin, end) = match plan.pattern()? {
-                Pattern::RingAllgather => self.ring(start, &ups(round), ranks - 1)?,
-                Pattern::RingAllreduce => {
-                    let whole = ups(round).into_iter().max().unwrap_or(0);
-                    let chunk = whole.div_ceil(ranks as u64);
-                    self.ring(start, &vec![chunk; ranks], 2 * (ranks - 1))?
-                }
-                Pattern::Server => self.ask(start, round[self.place], ranks)?,
-                Pattern::Sharded => {
-                    let begin = self.scatter(start, &ups(round), ranks)?;
-                    let downs: Vec<u64> = round.iter().map(|[_, down]| *down).collect();
-                    (begin, self.ring(begin, &downs, ranks - 1)?.1)
-                }
-            };
-            println!("{begin:.9}:{end:.9}");
+            let begin = wait_until(self.agree_on_start(plan.ranks())?);
+            for [(to, out), (from, back)] in hops(plan, self.place, round)? {
+                self.send(to, vec![0; out as usize])?;
+                receive(self.stream(from)?, back)?;
+            }
+            println!("{begin:.9}:{:.9}", now());
         }
         // What the writers still hold must leave before the process does.
         for (sender, thread) in self.writers.drain(..).flatten() {
@@ -170,7 +155,7 @@ impl Host {
     fn agree_on_start(&mut self, ranks: usize) -> Result<f64> {
         let mut word = [0; 8];
         if self.place > 0 {
-            self.order(0, Order::Word(word))?;
+            self.send(0, word.to_vec())?;
             self.stream(0)?.read_exact(&mut word)?;
             return Ok(f64::from_le_bytes(word));
         }
@@ -178,105 +163,66 @@ impl Host {
             self.stream(rank)?.read_exact(&mut word)?;
         }
         let start = now() + HEAD_START;
-        (1..ranks).try_for_each(|rank| self.order(rank, Order::Word(start.to_le_bytes())))?;
+        (1..ranks).try_for_each(|rank| self.send(rank, start.to_le_bytes().to_vec()))?;
         Ok(start)
-    }
-
-    /// Waits for the start, then sends on around the ring what began `bytes` long; when it really
-    /// began, and when it ended.
-    fn ring(&mut self, start: f64, bytes: &[u64], hops: usize) -> Result<(f64, f64)> {
-        let (ranks, place) = (bytes.len(), self.place);
-        let (next, previous) = ((place + 1) % ranks, (place + ranks - 1) % ranks);
-        let begin = wait_until(start);
-        for hop in 0..hops {
-            let origin = |at: usize| (at + ranks - hop % ranks) % ranks;
-            self.send(next, bytes[origin(place)])?;
-            receive(self.stream(previous)?, bytes[origin(previous)])?;
-        }
-        Ok((begin, now()))
-    }
-
-    /// In turn k, sends its share to the rank k places on and receives from the rank k places back;
-    /// when it really began.
-    fn scatter(&mut self, start: f64, ups: &[u64], ranks: usize) -> Result<f64> {
-        let share = |rank: usize| ups[rank].div_ceil(ranks as u64);
-        let begin = wait_until(start);
-        for turn in 1..ranks {
-            let (to, from) = ((self.place + turn) % ranks, (self.place + ranks - turn) % ranks);
-            self.send(to, share(self.place))?;
-            receive(self.stream(from)?, share(from))?;
-        }
-        Ok(begin)
-    }
-
-    /// Sends to the server and waits for its answer.
-    fn ask(&mut self, start: f64, [up, down]: [u64; 2], server: usize) -> Result<(f64, f64)> {
-        let begin = wait_until(start);
-        self.send(server, up)?;
-        receive(self.stream(server)?, down)?;
-        Ok((begin, now()))
     }
 
     /// The server: receives from all, then answers all.
     fn serve(&mut self, round: &[[u64; 2]]) -> Result<()> {
         thread::scope(|scope| {
-            let readers: Vec<_> = round
-                .iter()
-                .enumerate()
-                .map(|(rank, [up, _])| {
-                    let stream = self.stream(rank)?;
-                    Ok(scope.spawn(move || receive(stream, *up)))
-                })
-                .collect::<Result<_>>()?;
-            readers.into_iter().try_for_each(joined)
+            let reader = |(rank, [up, _]): (usize, &[u64; 2])| {
+                let (stream, up) = (self.stream(rank)?, *up);
+                Ok(scope.spawn(move || receive(stream, up)))
+            };
+            let readers = round.iter().enumerate().map(reader).collect::<Result<Vec<_>>>()?;
+            readers
+                .into_iter()
+                .try_for_each(|reader| reader.join().map_err(|_| "a reader panicked")?)
         })?;
-        round.iter().enumerate().try_for_each(|(rank, [_, down])| self.send(rank, *down))
+        let mut answers = round.iter().enumerate();
+        answers.try_for_each(|(rank, [_, down])| self.send(rank, vec![0; *down as usize]))
     }
 
     fn stream(&self, place: usize) -> Result<&TcpStream> {
         self.streams[place].as_ref().ok_or_else(|| "no stream to oneself".into())
     }
 
-    fn send(&self, place: usize, bytes: u64) -> Result<()> {
-        self.order(place, Order::Bytes(bytes))
-    }
-
-    fn order(&self, place: usize, order: Order) -> Result<()> {
+    fn send(&self, place: usize, bytes: Vec<u8>) -> Result<()> {
         let (writer, _) = self.writers[place].as_ref().ok_or("no stream to oneself")?;
-        writer.send(order).map_err(|_| "a writer has ended: its host is gone".into())
+        writer.send(bytes).map_err(|_| "a writer has ended: its host is gone".into())
     }
 }
 
-fn ups(round: &[[u64; 2]]) -> Vec<u64> {
-    round.iter().map(|[up, _]| *up).collect()
-}
-
-fn joined(reader: thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
-    reader.join().map_err(|_| "a reader panicked")?
-}
-
-/// A thread that writes what it is told.
-fn writer(mut stream: TcpStream) -> (Sender<Order>, JoinHandle<()>) {
-    let (sender, inbox) = channel::<Order>();
-    let thread = thread::spawn(move || {
-        let zeros = vec![0; PIECE];
-        for order in inbox {
-            let written = match order {
-                Order::Word(word) => stream.write_all(&word),
-                Order::Bytes(bytes) => {
-                    let mut pieces = (0..bytes as usize).step_by(PIECE);
-                    pieces.try_for_each(|at| {
-                        stream.write_all(&zeros[..PIECE.min(bytes as usize - at)])
-                    })
-                }
-            };
-            // The host that misses it tells.
-            if written.is_err() {
-                return;
-            }
+/// What a rank does in a round, hop by hop: what it sends, and then what it receives.
+fn hops(plan: &Plan, place: usize, round: &[[u64; 2]]) -> Result<Vec<[Part; 2]>> {
+    let ranks = plan.ranks();
+    // Around the ring goes what began at each rank.
+    let ring = |hops: usize, bytes: &dyn Fn(usize) -> u64| -> Vec<[Part; 2]> {
+        let (next, previous) = ((place + 1) % ranks, (place + ranks - 1) % ranks);
+        let hop = |hop: usize| {
+            let origin = |at: usize| (at + ranks - hop % ranks) % ranks;
+            [(next, bytes(origin(place))), (previous, bytes(origin(previous)))]
+        };
+        (0..hops).map(hop).collect()
+    };
+    let [up, down] = [0, 1].map(|way| move |rank: usize| round[rank][way]);
+    Ok(match plan.pattern()? {
+        Pattern::RingAllgather => ring(ranks - 1, &up),
+        Pattern::RingAllreduce => {
+            let whole = (0..ranks).map(up).max().unwrap_or(0);
+            ring(2 * (ranks - 1), &|_| whole.div_ceil(ranks as u64))
         }
-    });
-    (sender, thread)
+        Pattern::Server => vec![[(ranks, up(place)), (ranks, down(place))]],
+        // In turn k each sends its share to the rank k places on and receives from k places back.
+        Pattern::Sharded => {
+            let share = |rank: usize| up(rank).div_ceil(ranks as u64);
+            let scatter = (1..ranks).map(|turn| {
+                let (to, from) = ((place + turn) % ranks, (place + ranks - turn) % ranks);
+                [(to, share(place)), (from, share(from))]
+            });
+            scatter.chain(ring(ranks - 1, &down)).collect()
+        }
+    })
 }
 
 /// Lets what this end sends, acknowledgements, pass before bulk data in the host's queue, as fair
@@ -293,15 +239,11 @@ fn before_bulk(_stream: &TcpStream) -> Result<()> {
     Ok(())
 }
 
-fn receive(mut stream: &TcpStream, bytes: u64) -> Result<()> {
-    let mut scratch = [0; PIECE];
-    let mut left = bytes as usize;
-    while left > 0 {
-        let piece = left.min(PIECE);
-        stream.read_exact(&mut scratch[..piece])?;
-        left -= piece;
+fn receive(stream: &TcpStream, bytes: u64) -> Result<()> {
+    match std::io::copy(&mut stream.take(bytes), &mut std::io::sink())? {
+        read if read == bytes => Ok(()),
+        read => Err(format!("{read} of {bytes} bytes came").into()),
     }
-    Ok(())
 }
 
 fn connect(address: &str) -> Result<TcpStream> {

@@ -175,13 +175,14 @@ fn nearer(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Viola
         }
     }
     let (error, whole) = distance(&decoded, gradient);
-    let kept = match scheme.law() {
+    let kept = match scheme.properties().law {
         Law::Exact => bits(&decoded) == bits(gradient),
         Law::Contraction if case.contains(LAPLACE) && gradient.len() > 1 => error < whole,
         Law::Contraction => error <= whole * (1.0 + 1e-6),
         Law::Unbiased | Law::Biased => true,
     };
-    let found = || format!("{:?}, and ‖C(g) − g‖² = {error:e}, ‖g‖² = {whole:e}", scheme.law());
+    let found =
+        || format!("{:?}, and ‖C(g) − g‖² = {error:e}, ‖g‖² = {whole:e}", scheme.properties().law);
     if kept { Ok(()) } else { Err(broken(NEARER, case, found())) }
 }
 
@@ -333,14 +334,16 @@ fn hears_each(scheme: &dyn Scheme, length: usize) -> Result<(), Violation> {
         let mut decoded = means.map_err(|error| broken(NEARER, &case, error))?.swap_remove(0);
         decoded.iter_mut().for_each(|value| *value *= RANKS as f32);
         let (error, whole) = distance(&decoded, &gradient);
-        let kept = match scheme.law() {
+        let kept = match scheme.properties().law {
             Law::Exact => error <= whole * 1e-12,
             Law::Contraction => error <= whole * (1.0 + 1e-5),
             Law::Unbiased | Law::Biased => true,
         };
         if !kept {
-            let found =
-                format!("{:?}, and ‖3·mean − g‖² = {error:e}, ‖g‖² = {whole:e}", scheme.law());
+            let found = format!(
+                "{:?}, and ‖3·mean − g‖² = {error:e}, ‖g‖² = {whole:e}",
+                scheme.properties().law
+            );
             return Err(broken(NEARER, &case, found));
         }
     }
@@ -351,7 +354,7 @@ fn hears_each(scheme: &dyn Scheme, length: usize) -> Result<(), Violation> {
 /// it is unbiased: along directions that show a bias of any kind.
 fn unbiased(scheme: &dyn Scheme) -> Result<(), Violation> {
     const DEVIATIONS: f64 = 4.5;
-    if scheme.law() != Law::Unbiased {
+    if scheme.properties().law != Law::Unbiased {
         return Ok(());
     }
     for (length, steps) in [(1601, 600), (6007, 150)] {

@@ -298,18 +298,4 @@ mod tests {
         }
         assert_eq!(buckets(&Bucketing::Parameter, &Layout::default(), 9), [0]);
     }
-
-    #[test]
-    fn bucketing_reads_from_a_recipe() {
-        #[derive(Deserialize, Debug)]
-        struct Recipe {
-            bucketing: Bucketing,
-        }
-        let read = |text: &str| toml::from_str::<Recipe>(text).map(|recipe| recipe.bucketing);
-        assert_eq!(read("bucketing = 'whole'").unwrap(), Bucketing::Whole);
-        assert_eq!(read("bucketing = 'parameter'").unwrap(), Bucketing::Parameter);
-        assert_eq!(read("bucketing = { bytes = 4096 }").unwrap(), Bucketing::Bytes(4096));
-        assert!(read("bucketing = 'layer'").is_err());
-        assert!(Bucketing::Bytes(3).validate().is_err());
-    }
 }

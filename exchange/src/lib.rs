@@ -42,7 +42,7 @@
 //! * [`wire`] has what messages are written and read with.
 //! * [`network`] models what crossing a real network would take.
 //!
-//! The examples `threads`, `own_scheme` and `own_transport` are whole programs.
+//! The examples `own_scheme` and `own_transport` are whole programs.
 //!
 //! # What it promises
 //! * A message is bytes, and its length is its cost: everything the decoder needs is in it.

@@ -70,31 +70,3 @@ impl Distortion {
         gauges.push(Gauge::mean("compression_cosine", cosine, 1.0));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compress::{Scheme, Seat};
-    use crate::schemes::topk;
-
-    #[test]
-    fn error_and_cosine_are_those_of_what_arrives() {
-        let gradient = [3.0, 0.0, -4.0, 12.0];
-        let config = topk::Config { ratio: 0.25.into(), ..Default::default() };
-        let mut compressor = config.codec(&Seat::alone(4, 0)).unwrap();
-        let mut message = Vec::new();
-        compressor.encode(&gradient, 1, &mut message);
-        let (mut distortion, mut gauges) = (Distortion::default(), Vec::new());
-        distortion.end(&mut gauges);
-        assert!(gauges.is_empty());
-        distortion.add(0, &gradient, |unsent| {
-            compressor.decode_add(&message, 0..unsent.len(), -1.0, unsent).unwrap();
-        });
-        distortion.end(&mut gauges);
-        // Of 169, 25 are not sent.
-        assert!((gauges[0].value - 25.0 / 169.0).abs() < 1e-12);
-        assert!((gauges[1].value - 12.0 / 13.0).abs() < 1e-12);
-        distortion.end(&mut gauges);
-        assert_eq!(gauges.len(), 2);
-    }
-}

@@ -113,12 +113,4 @@ mod tests {
         }
         assert!(Policy::from(Bucketing::Bytes(1)).validate(&topk).is_err());
     }
-
-    #[test]
-    fn errors_are_measured_at_the_first_step_and_at_multiples() {
-        let policy = Policy { measure_every: Some(10), ..Policy::default() };
-        let steps: Vec<u64> = (1..31).filter(|step| policy.measures(*step)).collect();
-        assert_eq!(steps, [1, 10, 20, 30]);
-        assert!(!Policy::default().measures(1));
-    }
 }

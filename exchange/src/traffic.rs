@@ -233,21 +233,4 @@ mod tests {
             assert_eq!((read.name.as_ref(), read.value), (format!("x{number}").as_str(), 0.5));
         }
     }
-
-    #[test]
-    fn plain_f32_has_32_bits_per_parameter_whatever_its_headers() {
-        let sent = |wire_bytes| Traffic {
-            wire_bytes,
-            dense_bytes: 420,
-            parameters: 100,
-            ..Traffic::default()
-        };
-        assert_eq!([420, 42, 840].map(|bytes| sent(bytes).bits_per_parameter()), [32.0, 3.2, 64.0]);
-    }
-
-    #[test]
-    fn ratios_of_nothing_are_zero() {
-        assert_eq!(Traffic::default().bits_per_parameter(), 0.0);
-        assert_eq!(Traffic::default().compression_ratio(), 0.0);
-    }
 }

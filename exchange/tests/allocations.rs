@@ -58,7 +58,6 @@ fn memory_stays_bounded() {
     steady_steps_allocate_nothing_proportional_to_the_gradient();
     steady_messages_allocate_nothing();
     steady_rounds_allocate_nothing();
-    a_message_that_all_have_read_is_written_over();
     hostile_bytes_allocate_nothing();
 }
 
@@ -152,27 +151,6 @@ fn steady_steps_of(wiring: Wiring, scheme: &SchemeConfig) {
         exchange.collective().barrier().unwrap();
         let largest = LARGEST.load(Ordering::Relaxed);
         assert!(largest < LENGTH / 10, "{scheme:?} over {wiring:?}: a block of {largest} bytes");
-    });
-}
-
-/// A second buffer is for ranks that are still reading the first.
-fn a_message_that_all_have_read_is_written_over() {
-    const LENGTH: usize = 300_000;
-    let ends = Topology::Allgather.connect(2, Duration::from_secs(20)).unwrap();
-    each_rank(ends, |rank, end| {
-        let (scheme, layout) = (SchemeConfig::default(), parameters(&[LENGTH]));
-        let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 0, end).unwrap();
-        let mut gradient = Random(rank as u64).laplaces(LENGTH);
-        for step in 1..=4 {
-            exchange.allreduce(step, &mut gradient).unwrap();
-            exchange.collective().barrier().unwrap();
-            if step == 1 && rank == 0 {
-                LARGEST.store(0, Ordering::Relaxed);
-            }
-            exchange.collective().barrier().unwrap();
-        }
-        let largest = LARGEST.load(Ordering::Relaxed);
-        assert!(largest < LENGTH / 10, "a block of {largest} bytes");
     });
 }
 

@@ -25,12 +25,12 @@ fn describe(scheme: &SchemeConfig) -> PyResult<Value> {
     let file = about.name.replace('-', "_");
     let docs = DOCS.iter().find(|(of, _)| *of == file).map_or(&[][..], |(_, docs)| docs);
     let setting = |(name, doc): &(&str, &str)| json!({ "name": name, "default": defaults.get(name), "doc": doc });
-    let (feedback, reason) = match scheme.soundness() {
+    let (feedback, reason) = match scheme.properties().soundness {
         Soundness::Sound => ("sound", None),
         Soundness::Unsound(reason) => ("unsound", Some(reason)),
         Soundness::Lossless => ("lossless", None),
     };
-    let law = match scheme.law() {
+    let law = match scheme.properties().law {
         Law::Exact => "exact",
         Law::Unbiased => "unbiased",
         Law::Contraction => "contraction",

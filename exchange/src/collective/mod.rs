@@ -89,7 +89,7 @@ pub trait Alltoall {
 /// A group of ranks that exchange messages in lock step: every rank makes the same calls in the
 /// same order.
 ///
-/// A transport implements the first three, and says so if it shares memory or has a server. The
+/// A transport implements the first three, and says so if it shares memory. The
 /// others are derived; each of them fails with
 /// [`Error::OutOfStep`](crate::Error::OutOfStep) when a peer is in another call, and with the
 /// peer's own [`Error::Aborted`](crate::Error::Aborted) when it gave up.
@@ -121,6 +121,7 @@ pub trait Collective: Send {
     }
 
     /// The server in the middle, if there is one.
+    #[doc(hidden)]
     fn server(&mut self) -> Option<&mut dyn Server> {
         None
     }

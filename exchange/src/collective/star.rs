@@ -19,6 +19,7 @@ use crate::error::Awaited;
 use crate::{Error, Result};
 
 /// What a server does with the messages of a round.
+#[doc(hidden)]
 pub trait Aggregate: Send {
     /// Writes the answer to the messages of all ranks, in order of rank, or declines: then the
     /// messages themselves go to every rank.
@@ -27,6 +28,7 @@ pub trait Aggregate: Send {
 
 /// What a server sends back to a rank that asked.
 #[derive(Debug)]
+#[doc(hidden)]
 pub enum Reply {
     /// The server's answer, the same for every rank, and this rank's own message back.
     Answer {
@@ -40,6 +42,7 @@ pub enum Reply {
 }
 
 /// The server in the middle of a collective, as a rank reaches it.
+#[doc(hidden)]
 pub trait Server {
     /// Installs what the server does; before it, every round is an allgather. Rank 0 calls it,
     /// before its first message.
@@ -111,6 +114,7 @@ pub(super) type Broadcast = Box<dyn FnMut(Out) -> Option<Payload> + Send>;
 ///
 /// # Errors
 /// [`Error::Invalid`] when the thread cannot be started.
+#[doc(hidden)]
 pub fn star(world_size: usize, timeout: Duration) -> Result<Vec<impl Collective + Server + use<>>> {
     let (replies, ends): (Vec<_>, Vec<_>) = (0..world_size).map(|_| channel()).unzip();
     let broadcast = move |out| {

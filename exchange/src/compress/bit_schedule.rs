@@ -99,41 +99,4 @@ pub(crate) mod tests {
             close((0..200).map(of).sum::<f64>(), &case["E"]);
         }
     }
-
-    /// The table of N = 6000, α = 0.999 at a mean of 4.5 bits: bits at the start, in the middle and
-    /// at the end, and the weighted error against 4.5 bits throughout.
-    #[test]
-    fn the_table_of_norm_paths_comes_out_again() {
-        let course = Course { alpha: 0.999, horizon: 6000 };
-        type Path = fn(f64) -> f64;
-        let paths: [(Path, [f64; 3], f64); 5] = [
-            (|n| 5.0 * 0.999f64.powf(n / 2.0), [4.50, 4.50, 4.50], 1.000),
-            (|n| (5.0 * 0.999f64.powf(n / 2.0)).max(1.0), [4.07, 4.07, 5.94], 0.632),
-            (|_| 2.0, [2.69, 4.45, 6.51], 0.322),
-            (|n| 5.0 * 0.999f64.powf(n), [6.51, 4.45, 2.69], 0.322),
-            (
-                |n| match n {
-                    ..1500.0 => 5.0 - 3.8 * n / 1500.0,
-                    ..4000.0 => 1.2,
-                    _ => 0.5,
-                },
-                [4.49, 4.59, 5.43],
-                0.809,
-            ),
-        ];
-        for (norm, expected, ratio) in paths {
-            let bits = |k: f64, step: u64| course.bits(k, step, norm(step as f64));
-            let k = k_for_mean(4.5, 6000, bits);
-            for (step, expected) in [0, 3000, 5999].into_iter().zip(expected) {
-                assert!((bits(k, step) - expected).abs() < 0.0051, "{expected}");
-            }
-            let error = |bits: &dyn Fn(u64) -> f64| -> f64 {
-                let levels = |step| 2f64.powf(bits(step) - 1.0) - 1.0;
-                let weight = |step| 0.999f64.powi(5999 - step as i32) * norm(step as f64).powi(2);
-                (0..6000).map(|step| weight(step) / levels(step).powi(2)).sum()
-            };
-            let found = error(&|step| bits(k, step)) / error(&|_| 4.5);
-            assert!((found - ratio).abs() < 6e-4, "{found} {ratio}");
-        }
-    }
 }

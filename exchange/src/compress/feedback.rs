@@ -177,35 +177,6 @@ impl Feedback {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_uncommitted_step_leaves_no_trace() {
-        let mut feedback = Feedback::new(2, 0.0);
-        feedback.set(&[1.0, 2.0], &[]);
-        assert!(feedback.begin(0..2, &[10.0, 20.0], 1.0));
-        assert_eq!(feedback.with_residual(), [11.0, 22.0]);
-        assert_eq!(feedback.residual(), [1.0, 2.0]);
-        assert!(!feedback.begin(0..2, &[f32::NAN, 0.0], 1.0));
-        assert_eq!(feedback.residual(), [1.0, 2.0]);
-    }
-
-    #[test]
-    fn a_committed_step_keeps_what_was_not_sent() {
-        let mut feedback = Feedback::new(3, 0.0);
-        for _ in 0..2 {
-            assert!(feedback.begin(0..3, &[1.0, 2.0, 3.0], 1.0));
-            feedback.pending()[1..3].fill(0.0);
-            feedback.commit();
-        }
-        assert_eq!(feedback.residual(), [2.0, 0.0, 0.0]);
-    }
-
-    #[test]
-    fn a_sum_that_overflows_is_noticed() {
-        let mut feedback = Feedback::new(1, 0.0);
-        feedback.set(&[f32::MAX], &[]);
-        assert!(!feedback.begin(0..1, &[f32::MAX], 1.0));
-    }
-
     /// Two steps by hand: v = ½v + g, u = u + v; what is sent leaves both.
     #[test]
     fn velocities_gather_until_they_are_sent() {

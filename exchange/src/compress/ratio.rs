@@ -112,15 +112,6 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_rounded_and_at_least_one() {
-        for (ratio, length, k) in
-            [(0.01, 1, 1), (0.01, 149, 1), (0.01, 150, 2), (1.0, 7, 7), (1e-9, 100, 1), (0.5, 3, 2)]
-        {
-            assert_eq!(Ratio::Constant(ratio).count(length, 1), k, "ratio {ratio} of {length}");
-        }
-    }
-
-    #[test]
     fn shares_without_meaning_are_refused() {
         for ratio in [0.0, -0.1, 1.000_001, f64::NAN, f64::INFINITY] {
             assert!(Ratio::Constant(ratio).validate("topk").is_err(), "{ratio}");

@@ -141,16 +141,6 @@ pub trait Scheme: Send + Sync {
         self.properties().feedback
     }
 
-    /// Whether error feedback is valid for it.
-    fn soundness(&self) -> Soundness {
-        self.properties().soundness
-    }
-
-    /// What decoding gives back under these settings.
-    fn law(&self) -> Law {
-        self.properties().law
-    }
-
     /// What should surround the scheme unless the caller says otherwise.
     fn default_policy(&self) -> Policy {
         Policy::default()
@@ -232,7 +222,7 @@ impl Policy {
     pub fn validate(&self, scheme: &dyn Scheme) -> Result<()> {
         scheme.validate()?;
         if !self.force {
-            scheme.soundness().check(scheme.about().name, scheme.feedback())?;
+            scheme.properties().soundness.check(scheme.about().name, scheme.feedback())?;
         }
         if let Some(bucketing) = &self.bucketing {
             bucketing.validate()?;
@@ -256,19 +246,5 @@ impl Policy {
             return refuse("clip_norm", clip, "write a norm above 0, or 0 for none");
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unsound_feedback_is_refused_with_its_reason() {
-        let unsound = Soundness::Unsound("its variance is fed back");
-        let error = unsound.check("qsgd", true).unwrap_err();
-        assert!(error.to_string().contains("its variance is fed back"), "{error}");
-        assert_eq!(unsound.check("qsgd", false), Ok(()));
-        assert_eq!(Soundness::Sound.check("topk", true), Ok(()));
     }
 }

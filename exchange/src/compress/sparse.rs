@@ -15,38 +15,18 @@ use crate::wire::values::Format;
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Gauge, Result, State};
 
-/// What the last sparse message was like.
-#[derive(Debug, Clone)]
-pub(crate) struct SparseGauges {
-    gauges: [Gauge; 4],
-}
-
-impl Default for SparseGauges {
-    fn default() -> Self {
-        Self::new(0, 0, 0, 0.0)
-    }
-}
-
-impl SparseGauges {
-    fn new(kept: usize, length: usize, position_bytes: usize, threshold: f32) -> Self {
-        let weight = kept as f64;
-        let each = |bits: f64| if kept == 0 { 0.0 } else { bits / weight };
-        Self {
-            gauges: [
-                Gauge::sum("kept", weight),
-                Gauge::mean("index_bits", each(8.0 * position_bytes as f64), weight),
-                Gauge::mean("index_bound", each(log2_binomial(length, kept)), weight),
-                Gauge::mean("threshold", threshold.into(), weight),
-            ],
-        }
-    }
-
-    /// `kept`, `index_bits` and `index_bound` (per kept element: what the positions took, and the
-    /// least that any code needs for sets of that size, log₂ of the binomial coefficient) and
-    /// `threshold` (the smallest magnitude that was sent).
-    pub(crate) fn gauges(&self) -> &[Gauge] {
-        &self.gauges
-    }
+/// What a sparse message was like: `kept`, `index_bits` and `index_bound` (per kept element: what the
+/// positions took, and the least that any code needs for sets of that size, log₂ of the binomial
+/// coefficient) and `threshold` (the smallest magnitude that was sent).
+fn gauges(kept: usize, length: usize, position_bytes: usize, threshold: f32) -> [Gauge; 4] {
+    let weight = kept as f64;
+    let each = |bits: f64| if kept == 0 { 0.0 } else { bits / weight };
+    [
+        Gauge::sum("kept", weight),
+        Gauge::mean("index_bits", each(8.0 * position_bytes as f64), weight),
+        Gauge::mean("index_bound", each(log2_binomial(length, kept)), weight),
+        Gauge::mean("threshold", threshold.into(), weight),
+    ]
 }
 
 /// log₂ of the number of sets of `kept` out of `length`, by Stirling's series: off by less than
@@ -70,7 +50,7 @@ pub(crate) fn put(
     gradient: &[f32],
     format: Format,
     out: &mut Vec<u8>,
-) -> SparseGauges {
+) -> [Gauge; 4] {
     put_count(positions.len() as u32, out);
     format.put(values(positions, gradient), out);
     put_positions(positions, gradient, out)
@@ -83,7 +63,7 @@ pub(crate) fn send(
     sender: &mut Sender,
     step: u64,
     out: &mut Vec<u8>,
-) -> SparseGauges {
+) -> [Gauge; 4] {
     put_count(positions.len() as u32, out);
     sender.send(positions, values(positions, gradient), step, out);
     put_positions(positions, gradient, out)
@@ -93,12 +73,12 @@ fn values(positions: &[u32], gradient: &[f32]) -> impl Iterator<Item = f32> {
     positions.iter().map(|position| gradient[*position as usize])
 }
 
-fn put_positions(positions: &[u32], gradient: &[f32], out: &mut Vec<u8>) -> SparseGauges {
+fn put_positions(positions: &[u32], gradient: &[f32], out: &mut Vec<u8>) -> [Gauge; 4] {
     let least = values(positions, gradient).map(f32::abs).fold(f32::INFINITY, f32::min);
     let threshold = if positions.is_empty() { 0.0 } else { least };
     let before = out.len();
     indices::put(positions, out);
-    SparseGauges::new(positions.len(), gradient.len(), out.len() - before, threshold)
+    gauges(positions.len(), gradient.len(), out.len() - before, threshold)
 }
 
 /// Takes a message of at most `most` elements and visits each position and its value, ascending.
@@ -208,7 +188,7 @@ impl<S: Select> Compressor for Sparsifier<S> {
         out.reserve(size_of::<f32>() * self.choice.most(gradient.len()));
         let sent = send(self.choice.positions(), gradient, &mut self.sender, step, out);
         self.gauges.clear();
-        self.gauges.extend_from_slice(sent.gauges());
+        self.gauges.extend_from_slice(&sent);
         self.choice.add_gauges(&mut self.gauges);
         Encoded::Message
     }
@@ -265,7 +245,7 @@ mod tests {
             let mut found = Vec::new();
             positions(&wire, 2, format.into(), 5, &mut found).unwrap();
             assert_eq!(found, [1, 3]);
-            let values: Vec<f64> = sent.gauges().iter().map(|gauge| gauge.value).collect();
+            let values: Vec<f64> = sent.iter().map(|gauge| gauge.value).collect();
             assert_eq!((values[0], values[1], values[3]), (2.0, 12.0, 2.0));
             assert!((values[2] - 10f64.log2() / 2.0).abs() < 0.01);
             let refused = add(&wire, 1, format.into(), 5, 0..5, 1.0, &mut sum);

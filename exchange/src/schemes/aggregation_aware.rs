@@ -268,7 +268,7 @@ impl Compressor for AggregationAware {
         self.select(gradient, self.config.ratio.count(gradient.len(), step));
         let sent = sparse::send(&self.selected, gradient, &mut self.sender, step, out);
         self.gauges.clear();
-        self.gauges.extend_from_slice(sent.gauges());
+        self.gauges.extend_from_slice(&sent);
         Encoded::Message
     }
 

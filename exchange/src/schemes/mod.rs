@@ -154,60 +154,6 @@ mod tests {
         serde_json::from_value(part.clone()).unwrap()
     }
 
-    /// A new scheme is a file and its lines in the list: `own` is the file, `WithOwn` the list.
-    mod own {
-        use serde::{Deserialize, Serialize};
-
-        use crate::compress::{Built, Properties, Scheme, Seat};
-        use crate::schemes::half;
-
-        /// Sends what `half` sends.
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub(super) struct Config {
-            /// Whether error feedback makes up for the rounding.
-            feedback: bool,
-        }
-
-        impl Scheme for Config {
-            fn properties(&self) -> Properties {
-                Properties {
-                    name: "own",
-                    feedback: self.feedback,
-                    ..half::Config::default().properties()
-                }
-            }
-
-            fn build(&self, seat: &Seat) -> Built {
-                half::Config::default().build(seat)
-            }
-
-            fn examples() -> Vec<Self> {
-                vec![Self { feedback: true }]
-            }
-        }
-    }
-
-    schemes! {
-        /// Some of the schemes, and one more.
-        enum WithOwn {
-            Topk(topk),
-            Own(own),
-        }
-    }
-
-    #[test]
-    fn a_scheme_of_ones_own_is_a_file_and_its_lines_in_the_list() {
-        let names: Vec<&str> = WithOwn::all().iter().map(|s| s.about().name).collect();
-        assert_eq!(names, ["topk", "own"]);
-        let read: WithOwn = toml::from_str("kind = 'own'\nfeedback = true").unwrap();
-        assert!(WithOwn::examples().contains(&read));
-        assert!(read.feedback());
-        for scheme in [WithOwn::all(), WithOwn::examples()].concat() {
-            crate::contract::check(&scheme).unwrap();
-        }
-    }
-
     fn read(text: &str) -> Result<SchemeConfig, toml::de::Error> {
         toml::from_str(text)
     }

@@ -306,7 +306,7 @@ mod tests {
     fn settings_that_contradict_each_other_are_refused() {
         let unbiased = Config { unbiased: true, feedback: false, ..Config::default() };
         assert_eq!(unbiased.validate(), Ok(()));
-        assert!(unbiased.soundness().check("randomk", true).is_err());
+        assert!(unbiased.properties().soundness.check("randomk", true).is_err());
         assert!(Config { values: Format::F16.into(), ..unbiased }.validate().is_err());
     }
 }

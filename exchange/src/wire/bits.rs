@@ -185,18 +185,6 @@ mod tests {
             }
             prop_assert_eq!(reader.finish(), Ok(length));
         }
-
-        #[test]
-        fn any_bytes_are_read_without_panic(
-            bytes: Vec<u8>,
-            widths in proptest::collection::vec(0..=MAX_WIDTH, 0..100),
-        ) {
-            let mut reader = BitReader::new(&bytes);
-            for width in widths {
-                let _ = if width % 3 == 0 { reader.take_unary(40) } else { reader.take(width) };
-            }
-            let _ = reader.finish();
-        }
     }
 
     #[test]

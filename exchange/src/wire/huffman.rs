@@ -347,14 +347,6 @@ mod tests {
             prop_assert_eq!(reader.finish(), Ok(()));
             prop_assert_eq!(found, &symbols[part]);
         }
-
-        #[test]
-        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, kinds in 1usize..=16, count in 0usize..2000) {
-            let _ = taken(&bytes, kinds, count);
-            // A code that is one, and anything after it.
-            let spoilt = [&[0x21, 0x33][..], &bytes].concat();
-            let _ = taken(&spoilt, 4, count);
-        }
     }
 
     /// Fibonacci numbers make the longest codes that sixteen symbols can have.

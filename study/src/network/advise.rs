@@ -332,7 +332,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
         downlink_bytes: sum(|leg| leg.down),
         bits_per_parameter: mean(&Traffic::bits_per_parameter),
         error,
-        risk: Risk::new(error, scheme.feedback(), scheme.law(), recipe.workers),
+        risk: Risk::new(error, scheme.feedback(), scheme.properties().law, recipe.workers),
         legs,
     })
 }

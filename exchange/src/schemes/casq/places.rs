@@ -102,29 +102,3 @@ const PLACES: [[u16; 8]; 256] = {
     }
     all
 };
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn places_are_those_of_the_elements_wanted(
-            ids in proptest::collection::vec(0u8..16, 0..=BLOCK), kinds in 1u8..=16,
-            wanted in proptest::collection::vec(0u8..16, 0..5),
-        ) {
-            let ids: Vec<u8> = ids.into_iter().map(|id| id % kinds).collect();
-            let expected: Vec<u16> =
-                (0..ids.len()).filter(|i| wanted.contains(&ids[*i])).map(|i| i as u16).collect();
-            let mut simple = [0; BLOCK / 64];
-            one_by_one(&ids, &wanted, &mut simple);
-            for bits in [among(&ids, &wanted), simple] {
-                let mut places = [0; BLOCK + LANES];
-                let count = places_of(&bits, ids.len(), &mut places);
-                prop_assert_eq!(&places[..count], &expected);
-            }
-        }
-    }
-}

@@ -271,7 +271,6 @@ mod tests {
 
     use super::super::clusters::assign;
     use super::*;
-    use crate::simd::machines;
 
     impl Tables {
         /// The bucket of element `index`, in the cluster `id`.
@@ -307,42 +306,6 @@ mod tests {
         fn remainders_are_those_of_a_division(hash in 0u32..1 << 31, size in 1u32.., small in 1u32..3000) {
             for size in [size, small, size >> 8 | 1, 1 << (small % 31), 1] {
                 prop_assert_eq!(Table::new(size, 0).bucket(hash), hash % size);
-            }
-        }
-
-        #[test]
-        fn every_hashed_element_meets_the_bucket_of_its_own_hash(
-            first in 0usize..9000, ids in proptest::collection::vec(0u8..4, 0..3000),
-            sizes in proptest::array::uniform4(1u32..400), alone in 0usize..5,
-        ) {
-            let mut sizes = sizes;
-            sizes[..alone].fill(1);
-            let tables = Tables::new(&sizes);
-            let naive: Vec<_> = ids
-                .iter()
-                .enumerate()
-                .filter(|(_, id)| sizes[usize::from(**id)] > 1)
-                .map(|(i, id)| {
-                    let id = usize::from(*id);
-                    let offset: u32 = sizes[..id].iter().sum();
-                    (i, (offset + hash((first + i) as u32) % sizes[id]) as usize)
-                })
-                .collect();
-            for machine in machines() {
-                let mut met = Vec::new();
-                machine.dispatch(
-                    #[inline(always)]
-                    || {
-                        for block in blocks(first, ids.len()) {
-                            let start = block.start;
-                            let of = &ids[block];
-                            tables.each_hashed(first + start, of, |at, bucket| {
-                                met.push((start + at, bucket));
-                            });
-                        }
-                    },
-                );
-                prop_assert_eq!(&met, &naive, "{:?}", machine);
             }
         }
 

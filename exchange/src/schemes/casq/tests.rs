@@ -100,55 +100,6 @@ fn a_lean_message_takes_the_bits_it_is_given_and_no_more() {
 }
 
 #[test]
-fn rank_0s_centres_become_everybodys() {
-    const LENGTH: usize = 4000;
-    let config = Config::default();
-    let mut ranks: Vec<_> =
-        (0..3).map(|rank| config.codec(&Seat { rank, ..seat(LENGTH) }).unwrap()).collect();
-    let centres = |compressor: &dyn Compressor| {
-        let mut state = State::default();
-        compressor.save(&mut state);
-        state.f32s("centres", 4).map(<[f32]>::to_vec).ok()
-    };
-    let mut before = None;
-    for step in 1..=12 {
-        let wires: Vec<Vec<u8>> = ranks
-            .iter_mut()
-            .enumerate()
-            .map(|(rank, compressor)| {
-                let mut wire = Vec::new();
-                compressor.encode(&laplaces(LENGTH, 100 * step + rank as u64), step, &mut wire);
-                wire
-            })
-            .collect();
-        let due = step == 1 || step == 11;
-        assert_eq!(
-            wires.iter().map(|wire| wire[0] & MODEL != 0).collect::<Vec<_>>(),
-            [due, false, false]
-        );
-        assert!(wires.iter().all(|wire| wire.len() <= LENGTH / 4));
-        let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
-        for compressor in &mut ranks {
-            compressor
-                .learn_and_commit(&StepMessages { step, messages: &messages, mean: &[] })
-                .unwrap();
-        }
-        let after = centres(&*ranks[0]);
-        assert!(after.is_some() && ranks.iter().all(|rank| centres(&**rank) == after));
-        assert_eq!(after != before, due, "step {step}");
-        before = after;
-    }
-    // Zeros teach nothing, and a message without a model changes nothing.
-    let mut wire = Vec::new();
-    ranks[0].encode(&[0.0; LENGTH], 21, &mut wire);
-    ranks[0]
-        .learn_and_commit(&StepMessages { step: 21, messages: &[Some(&wire)], mean: &[] })
-        .unwrap();
-    ranks[0].learn_and_commit(&StepMessages { step: 31, messages: &[None], mean: &[] }).unwrap();
-    assert_eq!(centres(&*ranks[0]), before);
-}
-
-#[test]
 fn broken_models_tables_and_sizes_by_hand_are_refused() {
     const LENGTH: usize = 2000;
     let config = Config::default();

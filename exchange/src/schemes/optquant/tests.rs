@@ -2,12 +2,6 @@ use super::*;
 use crate::compress::moments::largest;
 use crate::compress::testing::laplaces;
 use crate::rng::Stream;
-use crate::wire::Fault;
-use crate::{Compressor, State, StepMessages};
-
-fn seat(rank: usize, length: usize) -> Seat {
-    Seat { rank, ..Seat::alone(length, 11) }
-}
 
 /// Laplace distributed values, each block of 512 with a scale of its own.
 fn gradient(seed: u64, length: usize) -> Vec<f32> {
@@ -67,51 +61,10 @@ fn much_weight_on_the_bias_is_no_bias_and_none_is_lloyd_max() {
     }
 }
 
-fn message(compressor: &mut dyn Compressor, gradient: &[f32], step: u64) -> Vec<u8> {
-    let mut wire = Vec::new();
-    compressor.encode(gradient, step, &mut wire);
-    wire
-}
-
-#[test]
-fn a_statistic_that_does_not_fit_is_left_out_and_the_mean_takes_its_place() {
-    let mut small = Config::default().codec(&seat(0, 100)).unwrap();
-    let gradient = gradient(5, 100);
-    let before = message(&mut *small, &gradient, 1);
-    assert_eq!((before[0], before.len()), (0, 1 + 32 + 4 + 38));
-    let round = StepMessages { step: 1, messages: &[None, Some(&before)], mean: &gradient };
-    small.learn_and_commit(&round).unwrap();
-    let mut state = State::default();
-    small.save(&mut state);
-    assert_eq!(state.f32s("levels", 8).unwrap()[7], 1.0);
-}
-
-#[test]
-fn a_statistic_without_meaning_is_refused() {
-    const LENGTH: usize = 5000;
-    let mut compressor = Config::default().codec(&seat(0, LENGTH)).unwrap();
-    let gradient = gradient(6, LENGTH);
-    let wire = message(&mut *compressor, &gradient, 1);
-    let weight = wire.len() - 8 * BINS - 8;
-    for (at, bytes) in [
-        (0, &[2u8][..]),
-        (weight, &(-1f64).to_le_bytes()),
-        (weight, &f64::NAN.to_le_bytes()),
-        (weight + 8, &2f32.to_le_bytes()),
-        (wire.len() - 4, &f32::NAN.to_le_bytes()),
-    ] {
-        let mut spoilt = wire.clone();
-        spoilt[at..at + bytes.len()].copy_from_slice(bytes);
-        let round = StepMessages { step: 1, messages: &[Some(&spoilt)], mean: &gradient };
-        let error = compressor.learn_from_messages(&round).unwrap_err();
-        assert!(matches!(error, crate::Error::Wire(Fault::Field { .. })), "{error}");
-    }
-}
-
 #[test]
 fn feedback_is_sound_with_a_bias_alone() {
     let unsound = Config { feedback: true, ..Config::default() };
-    assert!(unsound.soundness().check("optquant", true).is_err());
+    assert!(unsound.properties().soundness.check("optquant", true).is_err());
     let biased = Config { lambda: Some(2.0), ..unsound };
-    assert_eq!(biased.soundness(), Soundness::Sound);
+    assert_eq!(biased.properties().soundness, Soundness::Sound);
 }

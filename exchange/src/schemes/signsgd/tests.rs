@@ -1,5 +1,5 @@
 use super::*;
-use crate::compress::testing::{bits, laplaces};
+use crate::compress::testing::bits;
 use crate::reducer::Alone;
 use crate::wire::frame::HEADER_BYTES;
 use crate::{BucketGradient, Collective, Error, Exchange, Layout, Mesh, Next, SchemeConfig, mesh};
@@ -67,26 +67,6 @@ fn zeros_by_turns_are_ties_where_all_ranks_have_them() {
         assert_eq!(arrives(&by_turns, &gradients), [0.0, 0.0, 1.0, 0.0, -1.0]);
         let swapped = [gradients[1].clone(), gradients[0].clone()];
         assert_eq!(arrives(&by_turns, &swapped), [0.0, 0.0, 0.0, 1.0, -1.0]);
-    }
-}
-
-/// The same by counting, over eight ranks of noise with a drift; the share of ties is C(8, 4)/2⁸
-/// where there is no drift.
-#[test]
-fn votes_are_those_counted_one_by_one() {
-    const LENGTH: usize = 4000;
-    for drift in [0.0, 0.3] {
-        let noise =
-            |rank: u64| laplaces(LENGTH, 40 + rank).into_iter().map(|x| x + drift).collect();
-        let gradients: Vec<Vec<f32>> = (0..8).map(noise).collect();
-        let found = arrives(&majority(Magnitude::Unit, Ties::Zero), &gradients);
-        let count = |at: usize| -> i32 {
-            gradients.iter().map(|gradient| if gradient[at] < 0.0 { -1 } else { 1 }).sum()
-        };
-        let expected: Vec<f32> = (0..LENGTH).map(|at| count(at).signum() as f32).collect();
-        assert_eq!(found, expected);
-        let ties = found.iter().filter(|value| **value == 0.0).count() as f64 / LENGTH as f64;
-        assert!(drift > 0.0 || (ties - 70.0 / 256.0).abs() < 0.03, "{ties}");
     }
 }
 
