@@ -20,18 +20,11 @@ const MEAN: u8 = 2;
 
 impl<'a> Frame<'a> {
     /// Reads the next frame and checks that it is the one awaited by rank `by`.
-    ///
-    /// # Errors
-    /// [`Error::Wire`] when there is no whole frame; the sender's own [`Error::NonFinite`] or
-    /// [`Error::Aborted`] when it refused; [`Error::OutOfStep`] when it is another frame.
     pub fn expect(reader: &mut Reader<'a>, expected: Header, by: usize) -> Result<Frame<'a>> {
         Frame::read(reader)?.awaited(expected, by)
     }
 
     /// This frame, if it is the one awaited by rank `by`.
-    ///
-    /// # Errors
-    /// As [`expect`](Self::expect).
     pub fn awaited(self, expected: Header, by: usize) -> Result<Frame<'a>> {
         let found = self.header;
         if (found.rank, found.world_size) == (expected.rank, expected.world_size) {
@@ -55,9 +48,6 @@ impl<'a> Frame<'a> {
 
     /// Fails with the error that this frame carries, if it carries one instead of what was
     /// awaited.
-    ///
-    /// # Errors
-    /// The sender's [`Error::NonFinite`], [`Error::NonFiniteMean`] or [`Error::Aborted`].
     pub fn refusal(&self) -> Result<()> {
         let Header { rank, step, .. } = self.header;
         let rank = usize::from(rank);

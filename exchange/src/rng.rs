@@ -89,30 +89,4 @@ mod tests {
         assert_eq!(Stream::shared(&seat(3, 0, 0), 1), Stream::shared(&seat(5, 0, 0), 1));
         assert_eq!(Stream::from_key(base.key()), base);
     }
-
-    /// Moments, neighbours, and a χ² over 256 bins, for streams whose keys differ in one bit.
-    #[test]
-    fn numbers_are_uniform_and_streams_independent() {
-        const N: u32 = 1 << 18;
-        for step in 1..9 {
-            let (a, b) = (Stream::at(&seat(0, 0, 7), step), Stream::at(&seat(1, 0, 7), step));
-            let mut bins = [0u32; 256];
-            let (mut sum, mut pairs, mut neighbours) = (0.0, 0.0, 0.0);
-            for i in 0..N {
-                let centred = |stream: Stream, i| f64::from(stream.uniform(i)) - 0.5;
-                bins[(a.bits(i) >> 24) as usize] += 1;
-                sum += centred(a, i);
-                pairs += centred(a, i) * centred(b, i);
-                neighbours += centred(a, i) * centred(a, i + 1);
-            }
-            let n = f64::from(N);
-            // Standard deviations: 1/√12 of a number, 1/12 of a product.
-            assert!(sum.abs() < 4.5 * (n / 12.0).sqrt(), "{sum}");
-            assert!(pairs.abs() < 4.5 * n.sqrt() / 12.0, "{pairs}");
-            assert!(neighbours.abs() < 4.5 * n.sqrt() / 12.0, "{neighbours}");
-            let expected = n / 256.0;
-            let chi: f64 = bins.iter().map(|b| (f64::from(*b) - expected).powi(2) / expected).sum();
-            assert!((150.0..380.0).contains(&chi), "χ² {chi} with 255 degrees of freedom");
-        }
-    }
 }

@@ -8,7 +8,7 @@
 /// multiplication and an addition by itself.
 macro_rules! wide {
     ($work:expr) => {
-        pulp::Arch::new().dispatch(
+        $crate::simd::run_wide(
             #[inline(always)]
             || $work,
         )
@@ -16,6 +16,13 @@ macro_rules! wide {
 }
 
 pub(crate) use wide;
+
+/// What [`wide!`] comes to. The function is there for speed: the same call where the loop stands is
+/// compiled for the narrowest vectors.
+#[inline(always)]
+pub(crate) fn run_wide<R>(work: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(work)
+}
 
 /// What this processor can do, the narrowest first: for tests that results do not depend on it.
 #[cfg(test)]

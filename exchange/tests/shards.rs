@@ -20,24 +20,28 @@ const RANKS: usize = 3;
 const PARTS: [usize; 2] = [300_007, 280_001];
 const LENGTH: usize = PARTS[0] + PARTS[1];
 
-/// A mesh in which something happens to some messages.
-struct Troubled<F> {
+/// What happens to messages.
+#[derive(Clone)]
+enum Trouble {
+    /// A bit of these ranks' messages is flipped on the way: round, rank, byte, bit.
+    Flips(Vec<(usize, usize, usize, u8)>),
+    /// Rank 2 alone sees a flipped bit in what rank 0 has sent first.
+    Misread,
+    /// Rank 1 goes before its message of this meeting.
+    GoesBefore(usize),
+}
+
+use Trouble::{Flips, GoesBefore, Misread};
+
+/// One end of a mesh in which that happens.
+struct Troubled {
     end: Mesh,
     shares: bool,
     round: usize,
-    trouble: F,
+    trouble: Trouble,
 }
 
-/// What happens to the messages of a round: to that which goes out, and to those that came.
-trait Trouble: Send {
-    fn sent(&mut self, _rank: usize, _round: usize, _mine: &mut Vec<u8>) -> Result<()> {
-        Ok(())
-    }
-
-    fn came(&mut self, _rank: usize, _round: usize, _all: &mut [Payload]) {}
-}
-
-impl<F: Trouble> Collective for Troubled<F> {
+impl Collective for Troubled {
     fn rank(&self) -> usize {
         self.end.rank()
     }
@@ -53,64 +57,37 @@ impl<F: Trouble> Collective for Troubled<F> {
     fn allgather(&mut self, mut mine: Vec<u8>) -> Result<Vec<Payload>> {
         let (rank, round) = (self.rank(), self.round);
         self.round += 1;
-        self.trouble.sent(rank, round, &mut mine)?;
-        let mut all = self.end.allgather(mine)?;
-        self.trouble.came(rank, round, &mut all);
-        Ok(all)
-    }
-}
-
-/// A bit of these ranks' messages is flipped on the way: round, rank, byte, bit.
-#[derive(Clone)]
-struct Flips(Vec<(usize, usize, usize, u8)>);
-
-impl Trouble for Flips {
-    fn sent(&mut self, rank: usize, round: usize, mine: &mut Vec<u8>) -> Result<()> {
-        for (_, _, byte, bit) in self.0.iter().filter(|flip| (flip.0, flip.1) == (round, rank)) {
-            mine[*byte] ^= 1 << bit;
+        match &self.trouble {
+            Flips(flips) => {
+                let here = flips.iter().filter(|flip| (flip.0, flip.1) == (round, rank));
+                here.for_each(|(_, _, byte, bit)| mine[*byte] ^= 1 << bit);
+            }
+            GoesBefore(meeting) if (rank, round) == (1, *meeting) => {
+                return Err(Error::Transport { problem: "gone".to_string() });
+            }
+            GoesBefore(_) | Misread => {}
         }
-        Ok(())
-    }
-}
-
-/// Rank 2 alone sees a flipped bit in what rank 0 has sent.
-#[derive(Clone)]
-struct Misread;
-
-impl Trouble for Misread {
-    fn came(&mut self, rank: usize, round: usize, all: &mut [Payload]) {
-        if (rank, round) == (2, 0) {
+        let mut all = self.end.allgather(mine)?;
+        if matches!(self.trouble, Misread) && (rank, round) == (2, 0) {
             let mut bytes = all[0].to_vec();
             bytes[1_000_000] ^= 1;
             all[0] = Payload::from(bytes);
         }
-    }
-}
-
-/// Rank 1 goes before its message of this meeting.
-#[derive(Clone)]
-struct GoesBefore(usize);
-
-impl Trouble for GoesBefore {
-    fn sent(&mut self, rank: usize, round: usize, _mine: &mut Vec<u8>) -> Result<()> {
-        match rank {
-            1 if round == self.0 => Err(Error::Transport { problem: "gone".to_string() }),
-            _ => Ok(()),
-        }
+        Ok(all)
     }
 }
 
 /// The ends of a mesh, each with this trouble.
-fn troubled<F: Trouble + Clone>(shares: bool, trouble: &F) -> Vec<Troubled<F>> {
+fn troubled(shares: bool, trouble: &Trouble) -> Vec<Troubled> {
     let with = |end| Troubled { end, shares, round: 0, trouble: trouble.clone() };
     mesh(RANKS, PATIENT).into_iter().map(with).collect()
 }
 
 /// What `work` returns on each rank.
-fn each_rank<F: Trouble + Clone + 'static, T: Send>(
+fn each_rank<T: Send>(
     shares: bool,
     bucketing: &Bucketing,
-    trouble: &F,
+    trouble: &Trouble,
     work: impl Fn(usize, &mut Exchange) -> T + Sync,
 ) -> Vec<T> {
     let layout = Layout::new([("a".to_string(), PARTS[0]), ("b".to_string(), PARTS[1])]).unwrap();
@@ -122,7 +99,7 @@ fn each_rank<F: Trouble + Clone + 'static, T: Send>(
     })
 }
 
-fn errors(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Error> {
+fn errors(trouble: &Trouble) -> Vec<Error> {
     each_rank(true, &Bucketing::Parameter, trouble, |rank, exchange| {
         exchange.allreduce(1, &mut Random(rank as u64).laplaces(LENGTH)).unwrap_err()
     })
@@ -219,7 +196,7 @@ fn who_goes_before_saying_so_is_missed() {
 }
 
 /// A scheme of two rounds, each an allreduce of two meetings: scatter and share, scatter and share.
-fn errors_of_rounds(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Result<(), Error>> {
+fn errors_of_rounds(trouble: &Trouble) -> Vec<Result<(), Error>> {
     let shapes = [("a".to_string(), vec![600, 900]), ("b".to_string(), vec![70])];
     let layout = Layout::shaped(shapes).unwrap();
     common::each_rank(troubled(true, trouble), |rank, end| {

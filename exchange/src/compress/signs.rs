@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::levels::{bits_gauge, take_scales};
 use super::{Compressor, Encoded};
-use crate::simd::wide;
+use crate::simd::{run_wide, wide};
 use crate::wire::Read;
 use crate::wire::codes::{self, BLOCK};
 use crate::{Gauge, Result};
@@ -55,7 +55,7 @@ fn put_bits(gradient: &[f32], out: &mut Vec<u8>, bit: impl Fn(usize, f32) -> u8 
     let mut signs = [0; BLOCK];
     for some in gradient.chunks(BLOCK) {
         let to = &mut signs[..some.len()];
-        pulp::Arch::new().dispatch(
+        run_wide(
             #[inline(always)]
             move || {
                 for (place, (sign, value)) in to.iter_mut().zip(some).enumerate() {

@@ -311,13 +311,4 @@ mod tests {
             assert!(covered.iter().flatten().all(|times| *times == 1), "{lengths:?} × {ranks}");
         }
     }
-
-    #[test]
-    fn buckets_that_cannot_be_cut_go_to_who_has_least() {
-        let buckets: Vec<Bucket> =
-            [7, 100, 60, 50, 9].into_iter().map(|length| bucket(0, length, false)).collect();
-        let shards = cut(&buckets, &items(&buckets, 0..5), 2);
-        let of = |rank: usize| shards[rank].iter().map(|piece| piece.index).collect::<Vec<_>>();
-        assert_eq!((of(0), of(1)), (vec![1, 4, 0], vec![2, 3]));
-    }
 }

@@ -34,9 +34,6 @@ pub struct Downlink<'a> {
 
 impl<'a> Downlink<'a> {
     /// Takes a payload apart.
-    ///
-    /// # Errors
-    /// [`Fault::Truncated`], and [`Fault::Field`] when there is no such form.
     pub fn read(payload: &'a [u8]) -> Read<Self> {
         let truncated = Fault::Truncated { needed: 5, left: payload.len() };
         let (rest, length) = payload.split_last_chunk().ok_or(truncated)?;

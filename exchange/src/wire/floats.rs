@@ -70,9 +70,6 @@ pub fn put_checked(values: &[f32], within: Option<&[u64]>, out: &mut Vec<u8>) ->
 
 /// Appends the sum of all parts, which are equally long, added in their order, times `scale`; its
 /// checksum, or the first element that is not finite. Each part is read once.
-///
-/// # Errors
-/// That element; then part of the mean has been written.
 pub fn put_mean(parts: &[&[[u8; 4]]], scale: f32, out: &mut Vec<u8>) -> Result<Checksum, usize> {
     let mut checksum = Checksum::default();
     let mut block = [0.0; PIECE];
@@ -108,9 +105,6 @@ fn is_zero(values: &[f32]) -> bool {
 }
 
 /// The bytes as f32 values of known number.
-///
-/// # Errors
-/// [`Fault::Length`] when there are more or fewer.
 pub fn expect(bytes: &[u8], length: usize) -> Read<&[[u8; 4]]> {
     match bytes.as_chunks() {
         (values, []) if values.len() == length => Ok(values),

@@ -250,9 +250,6 @@ pub struct Unchecked<'a> {
 
 impl<'a> Unchecked<'a> {
     /// Looks at the checksum.
-    ///
-    /// # Errors
-    /// [`Fault::Checksum`].
     pub fn check(self) -> Read<Frame<'a>> {
         let mut checksum = Checksum::new(self.header);
         checksum.add(self.frame.payload);
@@ -272,18 +269,12 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// Reads the next frame.
-    ///
-    /// # Errors
-    /// A [`Fault`] when there is no whole frame.
     pub fn read(reader: &mut Reader<'a>) -> Read<Frame<'a>> {
         Frame::split(reader)?.check()
     }
 
     /// The next frame, without looking at its checksum: for messages that somebody checks, or has
     /// checked.
-    ///
-    /// # Errors
-    /// A [`Fault`] when there is no whole frame.
     pub fn split(reader: &mut Reader<'a>) -> Read<Unchecked<'a>> {
         let bytes = reader.rest();
         let magic = reader.u16()?.to_le_bytes();

@@ -133,19 +133,3 @@ impl Rule {
         ((p * k as f64 + 0.5).floor() as usize).min(k)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rules_read_with_their_defaults() {
-        let read = |text: &str| toml::from_str::<Rule>(text);
-        assert_eq!(read("by = 'prev-union'").unwrap(), Rule::default());
-        assert_eq!(read("by = 'window'\np = 0.5").unwrap(), Rule::Window { p: 0.5, rounds: 5 });
-        assert_eq!(read("by = 'hysteresis'\nh = 3").unwrap(), Rule::Hysteresis { h: 3.0 });
-        assert_eq!(read("by = 'topk'").unwrap(), Rule::Topk);
-        assert!(read("by = 'mix'\np = 0.5").is_err());
-        assert_eq!((Rule::places(0.75, 4), Rule::places(0.5, 5), Rule::places(1.0, 7)), (3, 3, 7));
-    }
-}
