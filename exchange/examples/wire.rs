@@ -94,9 +94,12 @@ struct Host {
     place: usize,
     /// By place: what comes from there; the own is absent.
     streams: Vec<Option<TcpStream>>,
-    /// By place: to the thread that writes there, and the thread.
-    writers: Vec<Option<(Sender<Vec<u8>>, JoinHandle<()>)>>,
+    /// By place.
+    writers: Vec<Option<Writer>>,
 }
+
+/// To the thread that writes to a place, and the thread.
+type Writer = (Sender<Vec<u8>>, JoinHandle<()>);
 
 /// So many bytes to, or from, a place.
 type Part = (usize, u64);
