@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use super::*;
+use crate::Error;
 use crate::compress::bit_schedule::tests::{number, vectors};
 use crate::compress::ladder::Ladder;
 use crate::schemes::tests::recorded;
+use crate::state::Entry;
 
 #[test]
 fn levels_and_values_are_those_of_the_vectors() {

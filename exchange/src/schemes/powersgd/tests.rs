@@ -45,6 +45,13 @@ fn gradient(length: usize, rank: usize, step: u64) -> Vec<f32> {
     values
 }
 
+fn specimens() -> Vec<Config> {
+    let mut specimens = Config::examples();
+    specimens.push(Config::default());
+    specimens.push(Config { rank: 5, min_compression_rate: 0.1, ..Config::default() });
+    specimens
+}
+
 /// One step of one rank without feedback: the mean, which is what it sent.
 fn sent(reducers: &mut [Box<dyn Reducer>], number: u64, gradient: &[f32]) -> Vec<f32> {
     let mut gradients = [gradient.to_vec()];
