@@ -1,9 +1,8 @@
 //! How exact statistics and results are, what is refused, and what is in memory when.
 
-use candle_core::{DType, Device, Var};
+use candle_core::{DType, Device};
 
 use super::*;
-use crate::composed;
 use crate::kernels::Kernels;
 use crate::parameters::Gelu;
 
