@@ -59,7 +59,7 @@ fn a_table_is_trained_on_by_its_path_and_gone_on_with_elsewhere_to_the_same_bits
             &said,
             &["model fasttext in the place of resnet20, which cannot read it: reads images"],
         );
-        only_run(&program.path(out).join("first-look"))
+        only_run(&program.path(out).join("fasttext-table-topk"))
     };
     let whole = Outcome::of(&train("6", "whole"));
     let run = train("4", "parted");

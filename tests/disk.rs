@@ -42,7 +42,7 @@ fn attempt(recipe: &Recipe, disk: Disk, start: Start) -> Result<PathBuf, String>
 
 /// The run that was begun in `out`, if there is one.
 fn begun(out: &Path) -> Option<PathBuf> {
-    let mut runs = fs::read_dir(out.join("first-look")).ok()?;
+    let mut runs = fs::read_dir(out.join("fasttext-synthetic-ag-news-topk")).ok()?;
     Some(runs.next()?.unwrap().path())
 }
 
@@ -76,7 +76,7 @@ fn every_operation_fails(count: u64, stride: usize) {
     let whole = Outcome::of(&attempt(&recipe, Disk::default(), Start::Fresh).unwrap());
     let (mut stopped, mut warned, mut resumed) = (0, 0, 0);
     for first in (1..).step_by(stride) {
-        fs::remove_dir_all(out.join("first-look")).unwrap();
+        fs::remove_dir_all(out.join("fasttext-synthetic-ag-news-topk")).unwrap();
         let kind = std::io::ErrorKind::StorageFull;
         let disk = Disk::failing(Fault { operation: None, first, count, kind });
         let ended = attempt(&recipe, disk.clone(), Start::Fresh);
@@ -105,7 +105,7 @@ fn every_operation_fails(count: u64, stride: usize) {
         assert!(left.is_empty(), "operation {first} left {left:?}");
         // Whatever it was: the run goes on from a whole checkpoint, or there is none and it says so.
         let Some(run) = begun(&out) else {
-            fs::create_dir_all(out.join("first-look")).unwrap();
+            fs::create_dir_all(out.join("fasttext-synthetic-ag-news-topk")).unwrap();
             continue;
         };
         can_be_read(&run, &format!("operation {first}"));

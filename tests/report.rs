@@ -77,7 +77,7 @@ fn runs_are_compared_and_reported() {
     let text = program.succeed(&with("report", &runs, &column));
     says(&text, &["figures in paper/figures", "table in paper/table.tex"]);
     let figures = entries(&program.path("paper/figures"));
-    assert!(figures.len() >= 12 && figures.len() % 2 == 0, "{figures:?}");
+    assert!(figures.len() >= 12 && figures.len().is_multiple_of(2), "{figures:?}");
     for figure in &figures {
         let bytes = fs::read(figure).unwrap();
         match figure.extension().unwrap().to_str().unwrap() {

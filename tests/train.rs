@@ -58,7 +58,7 @@ fn a_model_is_evaluated_as_it_was_trained_whatever_training_images_there_are() {
         "train --quiet --epochs 2 --workers 1 --set dataset={kind=\"cifar10\",partial=true} \
          --set train.batch=16 --set checkpoint.every_steps=5",
     ));
-    let run = only_run(&program.path("runs/out/first-look"));
+    let run = only_run(&program.path("runs/out/resnet20-cifar10-topk"));
     // A model of an earlier version does not say what its pixels were normalised by.
     let silent = |about: &mut Value| {
         let normalisation = about.as_object_mut().unwrap().remove("normalisation");

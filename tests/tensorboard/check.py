@@ -406,7 +406,7 @@ def check_session(run, group, differences):
 
 
 def check_columns(runs, experiment, differences):
-    """The columns must be those of the recipes, those in which runs differ and the numbered ones all of them; what is
+    """The columns must be those of the recipes: the numbered ones, and those in which runs of one kind differ. What is
     usual in all fills no column; results come first."""
     all_settings = [settings(run) for run in runs]
     keys = {key for found in all_settings for key in found}
@@ -415,7 +415,14 @@ def check_columns(runs, experiment, differences):
         if len({same_word(found[key]) for found in all_settings if key in found}) > 1
     }
     read = [info.name for info in experiment.hparam_infos]
-    for key in sorted((differing | set(COLUMNS.values()) & keys) - set(read)):
+    # What follows from the scheme, such as whether it has feedback, needs no column of its own.
+    kinds = ("1 scheme", "3 model", "4 data set")
+    alike = collections.defaultdict(lambda: collections.defaultdict(set))
+    for found in all_settings:
+        for key in found:
+            alike[tuple(found.get(kind) for kind in kinds)][key].add(same_word(found[key]))
+    told = {key for found in alike.values() for key, words in found.items() if len(words) > 1}
+    for key in sorted((told | set(COLUMNS.values()) & keys) - set(read)):
         differences.append(f"HParams: {key} is no column")
     for key in sorted(set(read) - keys):
         differences.append(f"HParams: {key} is a column")
@@ -423,8 +430,8 @@ def check_columns(runs, experiment, differences):
     numbered = [key for key in COLUMNS.values() if key in same]
     if same[: len(numbered)] != numbered:
         differences.append(f"HParams: behind what differs the columns begin with {same[: len(numbered)]}")
-    if len(read) > 0.6 * len(keys):
-        differences.append(f"HParams: {len(read)} of {len(keys)} settings fill columns")
+    if keys <= set(read):
+        differences.append("HParams: what is usual fills columns, too")
     results = [info.name.tag for info in experiment.metric_infos]
     wanted = ["Test/accuracy", "Test/best_accuracy", "Test/bits_per_parameter"]
     if any("Test/accuracy" in Expected(run / "metrics.jsonl").scalars for run in runs) and results[:3] != wanted:

@@ -63,7 +63,7 @@ impl Figure {
             let cross = Marker::new().symbol(MarkerSymbol::X).color(colour).size(9);
             let end = trace(&stray[stray.len().saturating_sub(1)..], Mode::Markers).name(&name);
             let end = end.marker(cross).legend_group(&name).show_legend(false);
-            plot.add_trace(end.hover_template(&format!("stopped here<br>{template}")));
+            plot.add_trace(end.hover_template(format!("stopped here<br>{template}")));
         }
         let symbol = match mark {
             Mark::Circle => MarkerSymbol::Circle,

@@ -3,8 +3,10 @@
 use super::document::{Block, Cell, Table};
 use super::tasks::{Arm, Task};
 use super::words;
-use crate::results::Results;
-use gradwire::record::Provenance;
+use crate::results::{Results, Run};
+use gradwire::record::{Provenance, RECIPE};
+use std::path::Path;
+use toml::{Table as Toml, Value};
 
 /// The name of a fact, and where it is read.
 type Fact = (&'static str, fn(&Provenance) -> String);
@@ -106,7 +108,7 @@ fn runs(results: &Results) -> Table {
     for run in &results.runs {
         let measured = run.measured.as_ref();
         let name = measured.and_then(|measured| measured.name.clone());
-        let command = measured.map(|_| super::settings::command(run));
+        let command = measured.map(|_| again(run));
         table.rows.push(vec![
             Cell { below: name.unwrap_or_default(), ..run.folder.display().to_string().into() },
             run.outcome.word().into(),
@@ -114,6 +116,19 @@ fn runs(results: &Results) -> Table {
         ]);
     }
     table
+}
+
+/// The command that makes a run once more, alone.
+fn again(run: &Run) -> String {
+    let made = run.measured.as_ref().map_or(&[][..], |measured| &measured.provenance.command);
+    if made.get(1).is_some_and(|word| word == "train") {
+        return command_line(made);
+    }
+    let recipe: Option<Toml> = run.recipe.parse().ok();
+    let out = recipe.as_ref().and_then(|recipe| recipe.get("record")?.get("out"));
+    let out = out.and_then(Value::as_str).unwrap_or_default();
+    let path = Path::new(out).join(&run.folder).join(RECIPE);
+    command_line(&["gradwire".into(), "train".into(), path.display().to_string()])
 }
 
 /// A command as it can be typed.
@@ -162,5 +177,15 @@ mod tests {
             let commit = &results.runs[0].measured.as_ref().unwrap().provenance.commit;
             assert_eq!(of_commits, commit.as_deref() == Some("7654321"), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn a_run_of_a_sweep_can_be_made_alone() {
+        let mut results = results();
+        let run = &mut results.runs[0];
+        run.recipe = "[record]\nout = \"runs/out/x\"\n".into();
+        run.measured.as_mut().unwrap().provenance.command = vec!["gradwire".into(), "sweep".into()];
+        let path = format!("runs/out/x/{}/recipe.toml", run.folder.display());
+        assert_eq!(again(run), format!("gradwire train {path}"));
     }
 }

@@ -1,11 +1,10 @@
 //! What runs are trained with, as their recipes say it.
 
-use super::provenance::command_line;
 use super::tasks::Task;
 use super::words::counted;
 use crate::experiment::plain;
 use crate::results::Run;
-use toml::{Table, Value};
+use toml::Table;
 
 /// What of a recipe a reader wants to know first: the section, and of a long one the keys.
 const SHOWN: [(&str, &str, &[&str]); 4] = [
@@ -57,19 +56,6 @@ pub(super) fn facts(task: &Task<'_>) -> Vec<(String, String)> {
     facts
 }
 
-/// The command that makes a run once more, alone.
-pub(super) fn command(run: &Run) -> String {
-    let made = run.measured.as_ref().map_or(&[][..], |measured| &measured.provenance.command);
-    if made.get(1).is_some_and(|word| word == "train") {
-        return command_line(made);
-    }
-    let recipe: Option<Table> = run.recipe.parse().ok();
-    let out = recipe.as_ref().and_then(|recipe| recipe.get("record")?.get("out"));
-    let out = out.and_then(Value::as_str).unwrap_or_default();
-    let path = std::path::Path::new(out).join(&run.folder).join(gradwire::record::RECIPE);
-    command_line(&["gradwire".into(), "train".into(), path.display().to_string()])
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{tasks, tests::results};
@@ -90,9 +76,5 @@ mod tests {
         let rates = "sgd, learning rate 0.05 (dense: 0.1), momentum 0.9";
         assert_eq!(facts[0].1, rates);
         assert_eq!(facts[1].1, "batch 32, augment true");
-        let run = &mut results.runs[0];
-        run.measured.as_mut().unwrap().provenance.command = vec!["gradwire".into(), "sweep".into()];
-        let path = format!("runs/out/x/{}/recipe.toml", run.folder.display());
-        assert_eq!(command(run), format!("gradwire train {path}"));
     }
 }
