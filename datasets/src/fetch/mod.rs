@@ -118,8 +118,8 @@ fn put(
 
 /// Checks that `contents` have as many records as `officials` together, equally many of each class.
 fn check(source: Source, officials: &[&Official], contents: &[u8]) -> Result<()> {
-    let converted = Path::new(source.repository());
-    let per_class = source.distribution().per_class(converted, contents)?;
+    let name = Path::new(source.repository());
+    let per_class = source.distribution().per_class(name, contents)?;
     let records: u64 = officials.iter().map(|file| file.records).sum();
     let expected = records / per_class.len() as u64;
     match per_class.iter().position(|&count| count != expected) {
