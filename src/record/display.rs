@@ -60,10 +60,11 @@ pub(super) fn header(started: &Started) -> String {
         step => format!("\ngoes on at step {} of {all_steps}", grouped(step)),
     };
     let made_up = if twin_of(started).is_some() { ", all made up" } else { "" };
-    let (length, part) = if steps < steps_per_epoch {
-        (plural(*steps, "step"), format!("an epoch's {}", grouped(*steps_per_epoch)))
-    } else {
-        (plural(*epochs, "epoch"), plural(*steps_per_epoch, "step"))
+    let whole_epochs =
+        steps.saturating_add_signed(-started.steps_ahead).is_multiple_of(*steps_per_epoch);
+    let length = match whole_epochs {
+        true => format!("{} of {}", plural(*epochs, "epoch"), plural(*steps_per_epoch, "step")),
+        false => format!("{} (an epoch has {})", plural(*steps, "step"), grouped(*steps_per_epoch)),
     };
     let [parameters, train, test, batch] =
         [started.parameters, started.train_samples, started.test_samples, started.batch]
@@ -74,9 +75,7 @@ pub(super) fn header(started: &Started) -> String {
         format!("{parameters} parameters, {train} training and {test} test {unit}{made_up}");
     let place = dim.apply_to(format!("record in {}", started.folder));
     let table = dim.apply_to(table.trim_end());
-    format!(
-        "{title}\n{samples}\n{length} of {part}, {batch} {unit} a step{goes_on}\n{place}\n\n{table}"
-    )
+    format!("{title}\n{samples}\n{length}, {batch} {unit} a step{goes_on}\n{place}\n\n{table}")
 }
 
 /// The table of epochs, whose lines come one by one.
@@ -336,6 +335,21 @@ mod tests {
         assert!(next.ends_with("gradwire data fetch cifar10"), "{next}");
         assert!(next.chars().count() <= 80, "{next}");
         assert!(!summary(&finished, Some(&real)).contains("fetch"));
+    }
+
+    #[test]
+    fn a_length_is_told_in_epochs_only_where_whole_ones_are_run() {
+        let length = |steps, steps_ahead| {
+            let epochs = 2;
+            let started =
+                Started { steps, steps_ahead, epochs, steps_per_epoch: 16, ..Started::default() };
+            header(&started).lines().nth(2).unwrap().split(',').next().unwrap().to_string()
+        };
+        assert_eq!(length(32, 0), "2 epochs of 16 steps");
+        assert_eq!(length(20, 0), "20 steps (an epoch has 16)");
+        assert_eq!(length(9, 0), "9 steps (an epoch has 16)");
+        // With another number of workers since step 8, which was the fourth of the new epochs' steps.
+        assert_eq!(length(36, 4), "2 epochs of 16 steps");
     }
 
     #[test]
