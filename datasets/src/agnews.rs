@@ -92,9 +92,10 @@ impl Definition for AgNews {
         let sets = [read(train, reading.samples.train)?, read(test, reading.samples.test)?];
         let classes: Vec<String> = CLASSES.iter().map(|&name| name.to_owned()).collect();
         let (altered, twice) = (files::altered(&files, self.partial), files::twice(&files));
+        let unseen = files::unseen(sets[0].1.iter().map(|&label| label as usize), CLASSES);
         let mut data = self.words().into_data(sets, &classes, files, reading.vocabulary)?;
         data.altered = altered;
-        data.warnings.extend(twice);
+        data.warnings.splice(0..0, twice.into_iter().chain(unseen));
         Ok(data)
     }
 
@@ -338,6 +339,11 @@ mod tests {
         let data = load(&config(dir.path()), None, None).unwrap();
         assert_eq!((data.train.len(), data.test.len()), (3, 1));
         assert_eq!(data.train.classes(), ["World", "Sports", "Business", "Sci/Tech"]);
+        assert!(
+            data.warnings[0].contains("train on for 1 of 4 classes: Sports;"),
+            "{:?}",
+            data.warnings
+        );
         let batch = batch_of(&*data.test, &[0], None);
         assert_eq!(batch.labels, [1]);
         let Features::Tokens { ids, length: 64 } = &batch.features else { panic!() };

@@ -230,11 +230,13 @@ impl Format {
         };
         let train = gather(self.train, samples.train)?;
         let test = gather(std::slice::from_ref(&self.test), samples.test)?;
+        let classes = self.labels[label].classes;
+        let unseen = files::unseen(train.labels.iter().map(|&label| label as usize), classes);
         let (train, test, normalisation) =
-            Gathered::into_sets(train, test, CIFAR, self.labels[label].classes.iter().copied());
+            Gathered::into_sets(train, test, CIFAR, classes.iter().copied());
         Ok(Data {
             altered: files::altered(&files, partial),
-            warnings: files::twice(&files).into_iter().collect(),
+            warnings: files::twice(&files).into_iter().chain(unseen).collect(),
             normalisation: Some(normalisation),
             ..Data::new(train, test, files)
         })

@@ -1,5 +1,6 @@
 //! Reading and writing whole files: bounded, hashed, atomic.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,33 @@ pub(crate) fn twice(files: &[FileSum]) -> Option<String> {
             other.name, file.name
         ))
     })
+}
+
+/// What is to be said of classes that have no sample among those trained on, whose labels are these.
+pub(crate) fn unseen<S: AsRef<str>>(
+    labels: impl IntoIterator<Item = usize>,
+    classes: &[S],
+) -> Option<String> {
+    let seen: HashSet<usize> = labels.into_iter().collect();
+    let unseen = classes.iter().enumerate().filter(|(class, _)| !seen.contains(class));
+    let names: Vec<&str> = unseen.map(|(_, name)| name.as_ref()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "there are no samples to train on for {} of {} classes: {}; add some, or take the class away",
+            names.len(),
+            classes.len(),
+            named(&names)
+        )
+    })
+}
+
+/// Some names for a message, and how many there are beside.
+pub(crate) fn named<S: AsRef<str>>(names: &[S]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    shown.join(", ") + &more
 }
 
 /// The SHA-256 of `contents`, in lower-case hexadecimal.

@@ -21,7 +21,8 @@ use sha2::{Digest, Sha256};
 pub use self::picture::Resize;
 use crate::definition::{Data, Selection};
 use crate::error::{Error, Result};
-use crate::files::{FileSum, sha256};
+pub(crate) use crate::files::named;
+use crate::files::{self, FileSum, sha256};
 use crate::images::{Gathered, Size};
 use crate::survey::{Survey, grouped};
 use crate::text::Words;
@@ -168,11 +169,8 @@ impl Read {
                     + &format!(": {}", named(&names))
             })
         };
-        let none = of(|train, _| train == 0).map(|which| {
-            format!(
-                "there are no samples to train on for {which}; add some, or take the class away"
-            )
-        });
+        let labels = self.train.labels.iter().map(|&label| label as usize);
+        let none = files::unseen(labels, &self.classes);
         let once = of(|train, test| train + test == 1).map(|which| {
             format!("there is a single sample, which is trained on and never tested, for {which}")
         });
@@ -302,15 +300,6 @@ pub(crate) fn numbered(
 /// The name of a file, in lower case.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
-}
-
-/// Some names for a message, and how many there are beside.
-pub(crate) fn named<S: AsRef<str>>(names: &[S]) -> String {
-    const SHOWN: usize = 8;
-    let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
-    let more = names.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    shown.join(", ") + &more
 }
 
 /// The contents of a file, and its sum under its own name.
