@@ -20,6 +20,10 @@ fn on_a_slow_link_few_bytes_win_and_on_a_fast_one_nothing_is_won() {
         assert!(number(scheme, "encode") >= 0.0 && number(scheme, "error").is_finite());
     }
     assert_eq!(row("dense")["risk"], "negligible");
+    let recommended =
+        |link: usize| rows.iter().filter(move |row| row["links"][link]["recommended"] == true);
+    assert_eq!((recommended(0).count(), recommended(1).count()), (1, 0));
+    assert!(recommended(0).all(|row| row["risk"] != "high"), "{rows:?}");
     assert!(number(row("topk"), "bits_per_parameter") < 1.0);
 }
 

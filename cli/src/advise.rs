@@ -12,7 +12,7 @@ use gradwire::train::session;
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
 use gradwire_exchange::network::Link;
-use gradwire_study::network::advise::{self, BreakEven, Compute, SchemeCost, Workload};
+use gradwire_study::network::advise::{self, BreakEven, Compute, Risk, SchemeCost, Workload};
 use serde_json::json;
 
 /// Which recipe, on which links.
@@ -41,16 +41,18 @@ pub(super) struct Advise {
     json: bool,
 }
 
-/// How many times dense's speed is worth a word: measurements repeat to about this.
-const WORTH: f64 = 1.02;
-
 /// Everything that is known about one link.
 struct Verdict<'a> {
     word: &'a str,
     link: &'a Link,
-    /// Seconds per step and the scheme's place, fastest first.
-    order: Vec<(f64, usize)>,
-    dense: f64,
+    /// Seconds per step of each scheme.
+    seconds: Vec<f64>,
+    /// What is recommended; then what the noise does not tell from the fastest.
+    best: Vec<usize>,
+    /// The same at low risk.
+    careful: Vec<usize>,
+    /// Dense's place.
+    dense: usize,
 }
 
 impl Advise {
@@ -149,7 +151,7 @@ fn advise(
     }
     println!(
         "\nTimes are of the network model, without overlap. The risk is what the compression error \
-         of the first\nsteps suggests; only training tells (gradwire train, gradwire network replay)."
+         of the first\nsteps suggests, and one of high risk is not recommended; only training tells (gradwire train)."
     );
     Ok(())
 }
@@ -162,10 +164,10 @@ fn verdict<'a>(
     (word, link): (&'a str, &'a Link),
 ) -> Result<Verdict<'a>> {
     let seconds = |row| advise::step_seconds(recipe, compute, row, link);
-    let all = measured.iter().map(seconds).collect::<Result<Vec<f64>>>()?;
-    let mut order: Vec<(f64, usize)> = all.iter().copied().zip(0..).collect();
-    order.sort_by(|a, b| a.0.total_cmp(&b.0));
-    Ok(Verdict { word, link, order, dense: all[dense] })
+    let seconds = measured.iter().map(seconds).collect::<Result<Vec<f64>>>()?;
+    let of = |most| advise::recommended(measured, &seconds, dense, most);
+    let (best, careful) = (of(Risk::Moderate), of(Risk::Low));
+    Ok(Verdict { word, link, seconds, best, careful, dense })
 }
 
 fn table(measured: &[SchemeCost], evens: &[BreakEven]) -> Table {
@@ -192,7 +194,6 @@ fn table(measured: &[SchemeCost], evens: &[BreakEven]) -> Table {
 fn words(even: BreakEven) -> String {
     match even {
         BreakEven::Below(bandwidth) => format!("below {}", text::bandwidth(bandwidth)),
-        BreakEven::Above(bandwidth) => format!("above {}", text::bandwidth(bandwidth)),
         BreakEven::Always => "on every link".into(),
         BreakEven::Never => "on no link".into(),
     }
@@ -200,29 +201,33 @@ fn words(even: BreakEven) -> String {
 
 /// One link's verdict, in a sentence or two.
 fn tell(verdict: &Verdict<'_>, measured: &[SchemeCost]) {
-    let Verdict { word, order, dense: dense_seconds, .. } = verdict;
-    let says = |(seconds, place): &(f64, usize)| {
+    let Verdict { word, seconds, best, careful, dense, .. } = verdict;
+    let says = |places: &[usize]| {
+        let (place, ties) = places.split_first()?;
         let row = &measured[*place];
-        format!(
-            "{} {:.1} ms, {:.2} times dense's speed, risk {}",
+        let ties: Vec<&str> = ties.iter().map(|place| measured[*place].name).collect();
+        let ties = match ties.as_slice() {
+            [] => String::new(),
+            ties => format!("; not told from it by these measurements: {}", ties.join(", ")),
+        };
+        Some(format!(
+            "{} {:.1} ms, {:.2} times dense's speed, risk {}{ties}",
             row.name,
-            1e3 * seconds,
-            dense_seconds / seconds,
+            1e3 * seconds[*place],
+            seconds[*dense] / seconds[*place],
             row.risk.word()
-        )
+        ))
     };
-    let ms = 1e3 * dense_seconds;
-    let wins = |seconds: f64| dense_seconds / seconds >= WORTH;
-    let Some(best) = order.first().filter(|(seconds, _)| wins(*seconds)) else {
-        println!("{word}: dense ({ms:.1} ms); no scheme gains more than it would take to notice");
+    let ms = 1e3 * seconds[*dense];
+    let Some(told) = says(best) else {
+        println!(
+            "{word}: dense ({ms:.1} ms); no scheme that can be recommended gains more than the noise"
+        );
         return;
     };
-    println!("{word}: {} (dense {ms:.1} ms)", says(best));
-    let careful = order
-        .iter()
-        .find(|(seconds, place)| measured[*place].risk <= advise::Risk::Low && wins(*seconds));
-    match careful {
-        Some(careful) if careful.1 != best.1 => println!("  at low risk: {}", says(careful)),
+    println!("{word} (dense {ms:.1} ms): {told}");
+    match says(careful) {
+        Some(told) if careful.first() != best.first() => println!("  at low risk: {told}"),
         None => println!("  nothing of low risk beats dense here"),
         _ => {}
     }
@@ -236,11 +241,12 @@ fn lines(
 ) -> Result<()> {
     for (place, (row, even)) in measured.iter().zip(evens).enumerate() {
         let links = verdicts.iter().map(|verdict| {
-            let own = verdict.order.iter().find(|(_, other)| *other == place);
+            let seconds = &verdict.seconds;
             json!({
                 "link": verdict.word, "bandwidth": verdict.link.bandwidth,
-                "step_seconds": own.map(|(seconds, _)| seconds),
-                "of_dense": own.map(|(seconds, _)| verdict.dense / seconds),
+                "step_seconds": seconds[place],
+                "of_dense": seconds[verdict.dense] / seconds[place],
+                "recommended": verdict.best.first() == Some(&place),
             })
         });
         let links: Vec<_> = links.collect();

@@ -408,21 +408,70 @@ pub fn step_seconds(
     Ok(clock.now() / CLOCKED as f64)
 }
 
-/// From what bandwidth on a scheme is no faster than dense.
+/// How many times dense's speed is worth a word.
+const WORTH: f64 = 1.02;
+
+/// By what part of itself what a scheme takes to encode and decode differs from one call to the next.
+const NOISE: f64 = 0.25;
+
+impl SchemeCost {
+    /// Seconds by which a step of it may be off.
+    fn noise(&self) -> f64 {
+        NOISE * (self.encode + self.decode + self.aggregate)
+    }
+
+    /// Whether its step, of `seconds`, is faster than that of `other` by more than the noise.
+    fn beats(&self, seconds: f64, (other, others): (&Self, f64)) -> bool {
+        others - seconds > self.noise() + other.noise() && others >= WORTH * seconds
+    }
+
+    /// Whether it sends fewer bytes than dense: without that its speed is no gain of compression.
+    fn sends_less(&self, dense: &Self) -> bool {
+        WORTH * self.wire_bytes < dense.wire_bytes
+    }
+}
+
+/// The schemes to recommend where their steps take these seconds, of those that send less than dense and whose risk is at
+/// most `most`: the one of least risk and fewest bytes among the fastest, then those that the noise does not tell
+/// from the fastest. None where nothing beats dense.
+pub fn recommended(
+    measured: &[SchemeCost],
+    seconds: &[f64],
+    dense: usize,
+    most: Risk,
+) -> Vec<usize> {
+    let base = (&measured[dense], seconds[dense]);
+    let is_eligible = |place: &usize| {
+        let row = &measured[*place];
+        row.risk <= most && row.sends_less(base.0) && row.beats(seconds[*place], base)
+    };
+    let eligible: Vec<usize> = (0..measured.len()).filter(is_eligible).collect();
+    let fastest = eligible.iter().copied().min_by(|a, b| seconds[*a].total_cmp(&seconds[*b]));
+    let Some(fastest) = fastest else { return eligible };
+    let ties = |place: &usize| {
+        !measured[fastest].beats(seconds[fastest], (&measured[*place], seconds[*place]))
+    };
+    let mut ties: Vec<usize> = eligible.into_iter().filter(ties).collect();
+    ties.sort_by(|a, b| {
+        let [a, b] = [a, b].map(|place| &measured[*place]);
+        a.risk.cmp(&b.risk).then(a.wire_bytes.total_cmp(&b.wire_bytes))
+    });
+    ties
+}
+
+/// Below what bandwidth a scheme is faster than dense.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BreakEven {
-    /// Below this many bit/s it is faster, above slower.
+    /// Below this many bit/s.
     Below(f64),
-    /// Above this many bit/s it is faster, below slower: it moves more bytes in fewer hops.
-    Above(f64),
     /// It is faster on every link.
     Always,
     /// It is faster on no link.
     Never,
 }
 
-/// Where `measured` and `dense` take the same time, on links that are `link` but for the bandwidth.
+/// Below what bandwidth `measured` is faster than `dense` by more than the noise, on links that are `link` but for that.
 ///
 /// # Errors
 /// As [`step_seconds`].
@@ -436,21 +485,20 @@ pub fn break_even(
         let mut link = link.clone();
         link.bandwidth = bandwidth;
         let ours = step_seconds(recipe, compute, measured, &link)?;
-        Ok(ours < step_seconds(recipe, compute, dense, &link)?)
+        Ok(measured.beats(ours, (dense, step_seconds(recipe, compute, dense, &link)?)))
     };
     let (mut low, mut high) = (1e4f64, 1e13f64);
-    match (gains(low)?, gains(high)?) {
-        (true, true) => return Ok(BreakEven::Always),
-        (false, false) => return Ok(BreakEven::Never),
-        (true, false) | (false, true) => {}
+    if !measured.sends_less(dense) || !gains(low)? {
+        return Ok(BreakEven::Never);
     }
-    let below = gains(low)?;
+    if gains(high)? {
+        return Ok(BreakEven::Always);
+    }
     while high / low > 1.01 {
         let middle = (low * high).sqrt();
-        if gains(middle)? == below { low = middle } else { high = middle }
+        if gains(middle)? { low = middle } else { high = middle }
     }
-    let at = (low * high).sqrt();
-    Ok(if below { BreakEven::Below(at) } else { BreakEven::Above(at) })
+    Ok(BreakEven::Below((low * high).sqrt()))
 }
 
 #[cfg(test)]
