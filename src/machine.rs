@@ -38,6 +38,13 @@ pub fn peak_memory() -> Option<f64> {
     Some(kib * 1024.0 / 1e6)
 }
 
+/// Bytes of the resident set of this process now; absent where the system does not tell.
+#[must_use]
+pub fn resident_memory() -> Option<u64> {
+    let kib: u64 = of_this_process("VmRSS")?.strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {

@@ -31,7 +31,7 @@ pub fn join(job: &Job, own: Option<Result<Recipe>>) -> Result<Option<(Session, B
         let session = Session::new(recipe, data)?;
         // Process 0 looks after the memory of its own machine only.
         let (recipe, parameters) = (&session.recipe, session.parameters()?);
-        memory::check(recipe, &session.parts(), parameters, job.workers(recipe)?)?;
+        memory::check(&session, parameters, job.workers(recipe)?)?;
         Ok((Hello::new(&session.provenance(0)), session))
     });
     let (hello, session) = match ready {

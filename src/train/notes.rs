@@ -11,9 +11,10 @@ use anyhow::Result;
 /// When the machine cannot hold the run.
 pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Result<Vec<String>> {
     let (recipe, samples) = (&session.recipe, session.data.train.len());
-    let scarce = memory::check(recipe, &session.parts(), parameters, workers)?;
+    let scarce = memory::check(session, parameters, workers)?;
     let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
-    let all = [altered(session), cut(recipe, samples), single, scarce];
+    let slow = slow_start(recipe, session.steps.steps_per_epoch(), session.steps.last_step());
+    let all = [altered(session), cut(recipe, samples), slow, single, scarce];
     Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())
 }
 
@@ -39,6 +40,23 @@ fn cut(recipe: &Recipe, samples: usize) -> Option<String> {
             "a step is to take {workers} × {batch} samples and the training set has {samples}: every \
              step takes all of them; write train.batch = {} or less for smaller steps",
             (samples / workers / recipe.train.accumulate.max(1)).max(1)
+        )
+    })
+}
+
+/// About a warm-up that takes half of the run or more.
+fn slow_start(recipe: &Recipe, steps_per_epoch: u64, steps: u64) -> Option<String> {
+    let epochs = recipe.schedule.warmup();
+    let (warmup, steps) = (epochs * steps_per_epoch as f64, steps as f64);
+    (warmup >= 2.0 && 2.0 * warmup >= steps).then(|| {
+        let taken = match warmup >= steps {
+            true => format!("all {steps}"),
+            false => format!("{warmup:.0} of the {steps}"),
+        };
+        format!(
+            "schedule.warmup = {epochs} (epochs of {steps_per_epoch} steps) takes {taken} steps of the run, in \
+             which the learning rate only rises; write schedule.warmup = {:.2} for a tenth of the run",
+            0.1 * steps / steps_per_epoch as f64
         )
     })
 }
@@ -72,6 +90,15 @@ mod tests {
         assert_eq!(cut(&large, 200), None);
         let warning = cut(&large, 150).unwrap();
         assert!(warning.contains("2 × 100") && warning.contains("train.batch = 75"), "{warning}");
+
+        let rising = recipe(&["schedule={kind=\"cosine\",warmup=1}"]);
+        assert_eq!(slow_start(&rising, 16, 33), None);
+        let warning = slow_start(&rising, 16, 20).unwrap();
+        assert!(
+            warning.contains("16 of the 20 steps") && warning.contains("warmup = 0.12"),
+            "{warning}"
+        );
+        assert!(slow_start(&rising, 391, 150).unwrap().contains("all 150 steps"));
 
         let few = recipe(&["scheme.ratio=1e-6"]);
         assert_eq!(single(&few, 2_000_000), None);
