@@ -5,6 +5,7 @@ use crate::common::{Program, says, words};
 use gradwire::disk::Disk;
 use gradwire::record::lock;
 use std::fs;
+use std::path::Path;
 
 /// A sweep that takes seconds in a debug build.
 const ASKED: &str = "sweep ag-news-dense --dataset synthetic-ag-news --model fasttext --workers 2 \
@@ -110,6 +111,31 @@ fn what_is_printed_to_start_from_can_be_run() {
     let parts = ["large, small: name one with --scale"];
     program.refuses(&["reproduce", "mine.toml", "--dry-run"], 2, &parts);
     program.refuses(&["new", "recipe", "--from", "nothing"], 2, &["cifar10-topk"]);
+}
+
+#[test]
+fn another_question_of_the_same_name_keeps_the_report_of_the_first() {
+    let program = Program::new();
+    let line = ASKED.replace("--seeds 2", "--seeds 1").replace(",sidco", "").replace("0.5,", "");
+    let ask = |question: &str| {
+        let line = line.split_whitespace();
+        program.outputs(&line.chain(["--ask", question]).collect::<Vec<_>>()).1
+    };
+    let folder = program.path("runs/out/small-sweep");
+    let aside = program.path("runs/out/superseded/small-sweep/report-1");
+    let of = |folder: &Path| {
+        ["experiment.toml", "report.md", "results.json"]
+            .map(|name| fs::read(folder.join(name)).unwrap())
+    };
+    ask("bits per parameter at most 6");
+    let first = of(&folder);
+    let again = ask("bits per parameter at most 6");
+    assert!(!aside.exists() && of(&folder)[0] == first[0], "{again}");
+    let first = of(&folder);
+    let second = ask("bits per parameter at most 7");
+    says(&second, &["moved what was there to runs/out/superseded/small-sweep/report-1", "--name"]);
+    assert!(of(&aside) == first && of(&folder) != first);
+    assert!(second.matches("was there already").count() == 2, "{second}");
 }
 
 /// A run that another process is at work in is neither moved away nor begun again.

@@ -58,6 +58,9 @@ pub struct Experiment {
 /// The file in an experiment's folder that holds its definition.
 pub const FILE: &str = "experiment.toml";
 
+/// Bytes of the largest such file.
+pub(super) const MAX_BYTES: u64 = 1 << 20;
+
 /// The scale that is run when none is named.
 const USUAL: &str = "standard";
 

@@ -30,6 +30,7 @@ use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
 use gradwire_exchange::network::Link;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -115,11 +116,8 @@ impl Job<'_> {
         })?;
         let _lock = record::lock(&self.disk, &self.folder)?;
         let links = self.named_links()?;
-        let text = toml::to_string(self.experiment)?;
-        let path = self.folder.join(experiment::FILE);
-        self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
-
         let mut earlier = EarlierResults::read(&self.disk, &self.folder)?;
+        self.take_the_place_of_another_question(&earlier, &mut notify)?;
         let mut runs: Vec<Run> = self
             .grid
             .runs
@@ -249,6 +247,47 @@ impl Job<'_> {
             .with_context(|| format!("cannot move {} to {}", folder.display(), free.display()))?;
         notify(&Notice::Superseded(&free, why));
         Ok(Start::In(folder))
+    }
+
+    /// Writes the experiment to its folder. The report of another experiment that was there, and what that one asked, are moved aside.
+    fn take_the_place_of_another_question(
+        &self,
+        earlier: &EarlierResults,
+        notify: &mut impl FnMut(&Notice<'_>),
+    ) -> Result<()> {
+        let path = self.folder.join(experiment::FILE);
+        let there = match self.disk.read(&path, experiment::MAX_BYTES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            read => Some(read.with_context(|| {
+                format!("cannot read {}: move it away to go on without it", path.display())
+            })?),
+        };
+        let asked = there.as_ref().and_then(|there| str::from_utf8(there).ok());
+        let asked = asked.and_then(|text| Experiment::parse(text).ok());
+        if asked.as_ref() == Some(self.experiment) {
+            return Ok(()); // With the comments that somebody may have written into it.
+        }
+        // More seeds of the same arms are no other question.
+        let scales = self.experiment.scales.clone();
+        let is_same = asked.is_some_and(|asked| Experiment { scales, ..asked } == *self.experiment);
+        if there.is_some() && !is_same {
+            let aside = self.superseded(Path::new(""), |number| format!("report-{number}"))?;
+            self.disk.create_folders(&aside).with_context(|| cannot_write(&aside))?;
+            let results = aside.join(report::JSON);
+            self.disk.replace(&results, &earlier.bytes).with_context(|| cannot_write(&results))?;
+            for name in report::FILES.into_iter().chain([experiment::FILE]) {
+                let (from, to) = (self.folder.join(name), aside.join(name));
+                if from.exists() {
+                    self.disk.rename(&from, &to).with_context(|| {
+                        format!("cannot move {} to {}", from.display(), to.display())
+                    })?;
+                }
+            }
+            let why = "its report answers another question; --name gives each question a folder of its own";
+            notify(&Notice::Superseded(&aside, why));
+        }
+        let text = toml::to_string(self.experiment)?;
+        self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))
     }
 
     /// Keeps a copy of the `results.json` that is about to be replaced, if something in it would be lost.

@@ -49,6 +49,8 @@ pub const RUNS: &str = "runs.csv";
 pub const ARMS: &str = "arms.csv";
 /// A line for each value of each run's curves.
 pub const CURVES: &str = "curves.csv";
+/// What a report consists of, besides [`JSON`].
+pub const FILES: [&str; 6] = [HTML, MARKDOWN, RUNS, ARMS, CURVES, "plots"];
 
 /// No file of results is as long.
 pub(super) const MAX_BYTES: u64 = 1 << 28;
