@@ -54,6 +54,8 @@ fn a_part_and_a_key_are_shown_by_their_names() {
         ("train.bach", "`train.batch`"),
         ("scheme.sidko", "`scheme.sidco`"),
         ("experiment.clams", "`claims`"),
+        ("lr", "`optimizer.learning_rate`"),
+        ("clip_norm", "`train.clip_norm` or `policy.clip_norm`"),
     ] {
         program.refuses(&["list", "keys", asked], 2, &[&format!("did you mean {near}")]);
     }
@@ -111,6 +113,45 @@ fn the_schemas_take_what_is_built_in_and_refuse_other_keys() {
         found[key] = wrong;
         assert!(!experiment.is_valid(&found), "{key}");
     }
+}
+
+/// What `gradwire new` prints names alternatives in its comments: `key = "a"  # or "b", "c"` and `# key = "a"`. Each
+/// is a file that the program takes, and each command that it names is one.
+#[test]
+fn every_alternative_that_a_template_names_can_be_taken() {
+    let program = Program::new();
+    let mut taken = 0;
+    let small = ["--dry-run", "--scale", "small"];
+    for (what, command, more) in
+        [("recipe", "train", &small[..1]), ("experiment", "reproduce", &small)]
+    {
+        let template = program.succeed(&["new", what]);
+        let lines: Vec<&str> = template.lines().collect();
+        let mut take = |place: usize, line: &str| {
+            let mut lines = lines.clone();
+            lines[place] = line;
+            let file = program.path("mine.toml");
+            fs::write(&file, lines.join("\n")).unwrap();
+            program.succeed(&[&[command, file.to_str().unwrap()], more].concat());
+            taken += 1;
+        };
+        for (place, line) in lines.iter().enumerate() {
+            if let Some(assignment) = line.strip_prefix("# ").filter(|rest| rest.contains(" = ")) {
+                take(place, assignment);
+            }
+            let Some((assignment, comment)) = line.split_once('#') else { continue };
+            let alternatives = comment.trim().strip_prefix("or ").unwrap_or_default();
+            let alternatives = alternatives.split([';', '`']).next().unwrap().split('"');
+            for word in alternatives.skip(1).step_by(2) {
+                let (key, _) = assignment.split_once(" = ").unwrap();
+                take(place, &format!("{key} = {word:?}"));
+            }
+        }
+        for command in template.split('`').filter(|code| code.starts_with("gradwire list")) {
+            program.succeed(&command.split(' ').skip(1).collect::<Vec<_>>());
+        }
+    }
+    assert!(taken > 8, "{taken}");
 }
 
 /// Every path of a table, down to what is no table.
