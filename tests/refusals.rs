@@ -35,7 +35,10 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
             "nothing to compress",
         ),
         ("train --scheme qsgd --set exchange.topology=sharded", "policy.bucketing"),
-        ("train --set average.kind=none --set average.decay=0.9", "it has no settings"),
+        (
+            "train --set average.kind=none --set average.decay=0.9",
+            "none has no such setting; these have: ema, lookahead",
+        ),
         (
             "train --set train.batch=6148914691236517206 --set train.accumulate=3",
             "train.accumulate = 3",

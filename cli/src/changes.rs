@@ -133,7 +133,8 @@ pub(super) struct TrainingChanges {
     /// A word to find the run by (`gradwire runs --tag TAG`): record.tags; may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
-    /// Updates after which the run ends early: train.max_steps
+    /// Updates after which the run ends early: train.max_steps. A schedule that spans the run (cosine, triangular) is
+    /// shortened with it; a warm-up (schedule.warmup, in epochs) is not
     #[arg(long)]
     steps: Option<u32>,
     /// Samples of a worker in one forward pass: train.batch
@@ -142,6 +143,12 @@ pub(super) struct TrainingChanges {
     /// The highest learning rate: optimizer.learning_rate
     #[arg(long)]
     lr: Option<f64>,
+    /// The optimizer's momentum: optimizer.momentum
+    #[arg(long)]
+    momentum: Option<f64>,
+    /// How the learning rate changes, by name or with settings: '{ kind = "step", every = 3 }'
+    #[arg(long)]
+    schedule: Option<String>,
 }
 
 impl TrainingChanges {
@@ -165,6 +172,8 @@ impl TrainingChanges {
             whole("train.max_steps", self.steps),
             whole("train.batch", self.batch),
             self.lr.map(|rate| ("optimizer.learning_rate", Value::Float(rate))),
+            self.momentum.map(|momentum| ("optimizer.momentum", Value::Float(momentum))),
+            self.schedule.map(|schedule| ("schedule", recipe::part_of(&schedule))),
         ];
         let mut source = self.changes.source(recipe)?;
         source.flags.extend(flags.into_iter().flatten());

@@ -8,14 +8,14 @@ use clap::Args;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::{Mode, Provenance};
-use gradwire::text::duration;
+use gradwire::text::{duration, plural};
 use gradwire::train::requests::Requests;
 use gradwire_study::decision::LOOKS;
 use gradwire_study::estimate;
 use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::{Grid, PlannedRun, Selection};
 use gradwire_study::report;
-use gradwire_study::results::{Outcome, Results, Ruling, Run};
+use gradwire_study::results::{Outcome, Results, Ruling, Run, Verdict};
 use gradwire_study::runner::{Job, Notice};
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
@@ -163,7 +163,8 @@ impl Running {
         })
     }
 
-    fn is_silent(&self) -> bool {
+    /// Whether nothing but results is shown.
+    pub(super) fn is_silent(&self) -> bool {
         self.quiet || self.json
     }
 
@@ -217,7 +218,11 @@ impl Running {
             print!("{}", report::table(results));
             println!();
         }
-        if !results.verdicts.is_empty() {
+        let is_idle = |verdict: &Verdict| verdict.ruling == Ruling::NotTestable;
+        let claims = !results.is_own_question() && !results.verdicts.is_empty();
+        if claims && results.verdicts.iter().all(is_idle) {
+            println!("{}", without_a_test(results));
+        } else if !results.verdicts.is_empty() {
             print!("{}", report::verdicts(results));
             println!("{}", report::chance(results));
         }
@@ -228,6 +233,16 @@ impl Running {
             folder.display()
         );
     }
+}
+
+/// What is said of a scale that tests no claim: whether all runs work is the news.
+fn without_a_test(results: &Results) -> String {
+    let (runs, claims) = (results.runs.len(), results.verdicts.len());
+    let works = match results.runs.iter().all(|run| run.outcome == Outcome::Finished) {
+        true => format!("everything works: {runs} of {runs} runs have finished. "),
+        false => String::new(),
+    };
+    format!("{works}None of {claims} claims can be tested at this scale; the report says why")
 }
 
 /// The command as it can be typed again, but for `--resume`.
@@ -289,11 +304,13 @@ fn show_plan(job: &Job<'_>) -> Result<()> {
         let runs: Vec<&PlannedRun> = grid.wanted().filter(is_of_task).collect();
         let Some(first) = runs.first() else { continue };
         let open = left.iter().copied().filter(is_of_task).count();
+        // A sweep over workers has them in its labels.
+        let workers = plural(first.recipe.workers as u64, "worker");
+        let label = &task.label.label;
+        let workers = if label.contains(&workers) { String::new() } else { format!(", {workers}") };
         println!(
-            "{}: {}, {} workers, {} steps of {} samples, {} runs{}, about {}",
+            "{}: {label}{workers}, {} steps of {} samples, {} runs{}, about {}",
             task.label.name,
-            task.label.label,
-            first.recipe.workers,
             first.steps,
             first.recipe.workers * first.recipe.local_batch(),
             runs.len(),

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use gradwire::recipe::keys::{Key, Part, each_table_once, named, parts};
-use gradwire::recipe::{Recipe, nearest, schema};
+use gradwire::recipe::{Recipe, elsewhere, nearest, schema};
 use gradwire_study::experiment::Experiment;
 use serde_json::Value;
 
@@ -98,8 +98,14 @@ fn find(name: &str) -> Result<Vec<Part>> {
     if found.is_empty() {
         let keys = all.iter().flat_map(|part| &part.keys).map(|key| key.path.as_str());
         let names: Vec<&str> = all.iter().map(|part| part.name.as_str()).chain(keys).collect();
-        let near = nearest(rest, &names);
-        let near = near.map_or_else(|| ".".into(), |near| format!("; did you mean `{near}`?"));
+        let mut meant = elsewhere(rest);
+        if meant.is_empty() {
+            meant.extend(nearest(rest, &names));
+        }
+        let near = match meant.as_slice() {
+            [] => ".".into(),
+            near => format!("; did you mean `{}`?", near.join("` or `")),
+        };
         bail!("{word} has no key {rest:?}{near} All of them: `gradwire list keys {}`", file.word());
     }
     Ok(found)

@@ -15,6 +15,7 @@ const SEEDS: u64 = 3;
 
 /// What to go over, and what to answer.
 #[derive(Debug, Args)]
+#[command(mut_arg("seed", |seed| seed.hide(true)))]
 pub(super) struct Sweep {
     /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file
     recipe: String,
@@ -56,9 +57,13 @@ impl Sweep {
     /// The experiment, and how it is to be run.
     fn plan(self) -> Result<(Running, Asked)> {
         self.changes.without_seed(SEEDS)?;
-        let recipe = self.changes.source(Some(self.recipe))?.table()?;
+        let source = self.changes.source(Some(self.recipe))?;
+        let recipe = source.table()?;
         // What is wrong with the recipe itself is told before anything about the sweep.
         let mut typed = Recipe::from_table(recipe.clone())?;
+        if let Some(note) = source.batch_note(&typed).filter(|_| !self.running.is_silent()) {
+            eprintln!("note: {note}");
+        }
         if let Some(name) = self.name {
             typed = typed.with("name", name)?;
         }

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 /// What to train, and what is to be reached.
 #[derive(Debug, Args)]
+#[command(mut_arg("seed", |seed| seed.hide(true)))]
 pub(super) struct TimeToAccuracy {
     /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file
     recipe: String,

@@ -109,6 +109,10 @@ impl Train {
             Ok(recipe) => recipe,
             Err(error) => return Err(Failure::refused(dissolved(job, error))),
         };
+        let note = source.batch_note(&recipe).filter(|_| resume.is_none());
+        if let Some(note) = note.filter(|_| !self.quiet && !self.json) {
+            eprintln!("note: {note}");
+        }
         if self.dry_run {
             show(&recipe)?;
             return Ok(ExitCode::SUCCESS);

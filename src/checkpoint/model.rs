@@ -172,6 +172,5 @@ pub fn find(path: &Path) -> Result<Saved> {
 /// # Errors
 /// When the file is damaged or holds other variables than the model has.
 pub fn load(saved: &Saved, store: &Store) -> Result<()> {
-    let file = &saved.file;
-    store.load(file).with_context(|| format!("loading {}", file.display()))
+    Ok(store.load(&saved.file)?)
 }

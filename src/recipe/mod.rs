@@ -24,4 +24,4 @@ pub use settings::{
     Train, holds, in_words, input, synthetic_for,
 };
 pub use table::{Recipes, Source, part_of, scheme_of, split_values};
-pub use typed::nearest;
+pub use typed::{elsewhere, nearest};

@@ -159,7 +159,8 @@ pub struct Train {
     /// Passes over the training set.
     #[schemars(range(min = 1))]
     pub epochs: u64,
-    /// Updates after which the run ends early; absent for all epochs.
+    /// Updates after which the run ends early; absent for all epochs. A schedule that spans the run
+    /// (`cosine`, `triangular`) is shortened with it; a warm-up, which is in epochs, is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_steps: Option<u64>,

@@ -3,6 +3,7 @@
 use super::schema::{CHOSEN_BY_NAME, all_that_is_missing};
 use super::settings::Recipe;
 use super::typed::{did_you_mean, typed};
+use crate::text::three_digits;
 use anyhow::{Context, Result, bail};
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
@@ -67,6 +68,23 @@ impl Source {
             Some(file) => recipe.with_context(|| file.to_string()),
             None => recipe,
         }
+    }
+
+    /// A note where the command line changes how many samples a step of `changed`, which this loads, takes and not the learning
+    /// rate, which belongs to that number.
+    pub fn batch_note(&self, changed: &Recipe) -> Option<String> {
+        let own = Self { flags: Vec::new(), sets: Vec::new(), ..self.clone() }.load().ok()?;
+        let [before, now] = [&own, changed].map(|recipe| recipe.workers * recipe.local_batch());
+        let [rate, same] = [&own, changed].map(|recipe| recipe.optimizer.learning_rate());
+        (before != now && rate == same).then(|| {
+            format!(
+                "a step takes {now} samples, and {before} in the recipe {} as it is written; the learning rate \
+                 stays at {rate}. The usual rule for SGD (Goyal et al. 2017) is a rate in proportion, with a \
+                 warm-up: optimizer.learning_rate = {}",
+                own.name,
+                three_digits(rate * now as f64 / before as f64)
+            )
+        })
     }
 
     /// Changes a recipe, instead of reading one.

@@ -1,5 +1,7 @@
 //! From a TOML value to its type; what does not fit is refused in words for people who write recipes.
 
+use super::keys;
+use super::settings::Recipe;
 use anyhow::Result;
 use serde::de::DeserializeOwned;
 use toml::Value;
@@ -9,7 +11,8 @@ use toml::Value;
 /// # Errors
 /// When a key is unknown or a value of the wrong type: with its path, and the nearest valid name.
 pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
-    let result: Result<T, _> = serde_path_to_error::deserialize(value.into());
+    let value = value.into();
+    let result: Result<T, _> = serde_path_to_error::deserialize(value.clone());
     result.map_err(|error| {
         let path = error.path().to_string();
         // toml repeats the path on lines of its own.
@@ -29,8 +32,39 @@ pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
             }
             _ => "",
         };
-        anyhow::anyhow!("recipe{at}: {}{}{elsewhere}", in_plain_words(message), hint(message))
+        if let Some(words) = of_another_kind(&value, &path, message) {
+            return anyhow::anyhow!("recipe{at}: {words}");
+        }
+        let hint = hint(message) + &list_hint(message);
+        anyhow::anyhow!("recipe{at}: {}{hint}{elsewhere}", in_plain_words(message))
     })
+}
+
+/// What to say of a setting that a part's kind does not have and other kinds do, such as a ratio of `dense`.
+fn of_another_kind(value: &Value, path: &str, message: &str) -> Option<String> {
+    let setting = message.strip_prefix("unknown field `")?.split('`').next()?;
+    let kind = value.get(path)?.get("kind")?.as_str()?;
+    let parts = keys::parts(&Recipe::schema());
+    let key = format!("{path}.{setting}");
+    let having = parts.iter().filter(|part| part.keys.iter().any(|of| of.path == key));
+    let having: Vec<&str> = having.filter_map(|part| part.name.split('.').nth(1)).collect();
+    (!having.is_empty()).then(|| {
+        let flag = if matches!(path, "scheme" | "model" | "dataset" | "schedule") { "--" } else { "--set " };
+        let equals = if flag == "--" { " " } else { ".kind=" };
+        format!(
+            "unknown field `{setting}`: {kind} has no such setting; these have: {}. Write one of them in place \
+             of {kind}: {flag}{path}{equals}{}",
+            having.join(", "),
+            having.iter().find(|name| **name == "topk").unwrap_or(&having[0])
+        )
+    })
+}
+
+/// How a list is written, where a text such as `5,9` stands in its place.
+fn list_hint(message: &str) -> String {
+    let found = message.strip_prefix("invalid type: string \"");
+    let found = found.and_then(|rest| rest.strip_suffix("\", expected a sequence"));
+    found.map_or_else(String::new, |found| format!("; a list is written in brackets: [{found}]"))
 }
 
 /// Whether serde's message is about a table that stands where a word belongs.
@@ -48,6 +82,7 @@ fn in_plain_words(message: &str) -> String {
         "u8" => "a whole number from 0 to 255",
         "u32" | "u64" | "usize" => "a whole number, not below 0",
         "i64" => "a whole number",
+        "a sequence" => "a list",
         "f32" | "f64" => "a number",
         other => other,
     };
@@ -59,11 +94,16 @@ fn hint(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown ") else { return String::new() };
     let names: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
     let Some((wrong, valid)) = names.split_first() else { return String::new() };
-    let elsewhere: Vec<&str> = KEYS.iter().filter(|(key, _)| key == wrong).map(|k| k.1).collect();
+    let elsewhere = elsewhere(wrong);
     match (did_you_mean(wrong, valid), elsewhere.as_slice()) {
         (near, []) => near,
         (_, paths) => format!("; did you mean `{}`?", paths.join("` or `")),
     }
+}
+
+/// The keys of a recipe that are meant by a word that people know them by.
+pub fn elsewhere(word: &str) -> Vec<&'static str> {
+    KEYS.iter().filter(|(key, _)| *key == word).map(|(_, path)| *path).collect()
 }
 
 /// What keys are called elsewhere or looked for in another part, and where they are.

@@ -3,7 +3,7 @@
 use crate::experiment::{Choice, Experiment, Setting, replace};
 use crate::results::Run;
 use crate::scale::Scale;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail, ensure};
 use gradwire::checkpoint::Progress;
 use gradwire::recipe::Recipe;
 use gradwire::record::{FileSum, Provenance};
@@ -174,17 +174,41 @@ impl Grid {
         let more = setting.seeds.iter().copied().filter(|seed| !seeds.contains(seed));
         let planner = Planner { experiment, setting, selection, out };
         let mut runs = Vec::new();
+        // Of each task the first, with those that it is also of: whoever mends one should know the others.
+        let mut refused: Vec<(Vec<&str>, anyhow::Error)> = Vec::new();
         for seed in seeds.iter().copied().chain(more) {
             for task in &tasks {
                 for arm in arms.iter().filter(|arm| setting.trains(task, arm)) {
                     let wanted =
                         seeds.contains(&seed) && is_selected(&selection.only, &tasks, task, arm);
+                    let task_name = task.label.name.as_str();
+                    if refused.iter().any(|(tasks, _)| tasks.contains(&task_name)) {
+                        continue;
+                    }
                     let run = planner.run((task, arm, seed), wanted, size);
-                    runs.push(run.with_context(|| {
-                        format!("{} with {}, seed {seed}", task.label.name, arm.label.name)
-                    })?);
+                    let Err(error) = run.map(|run| runs.push(run)) else { continue };
+                    let cause = error.root_cause().to_string();
+                    let same = |other: &&mut (Vec<&str>, anyhow::Error)| {
+                        other.1.root_cause().to_string() == cause
+                    };
+                    match refused.iter_mut().find(same) {
+                        Some((tasks, _)) => tasks.push(task_name),
+                        None => {
+                            let which = format!("{task_name} with {}, seed {seed}", arm.label.name);
+                            refused.push((vec![task_name], error.context(which)));
+                        }
+                    }
                 }
             }
+        }
+        if refused.len() > 1 {
+            let line = |(tasks, error): &(Vec<&str>, anyhow::Error)| {
+                format!("\n  {}: {}", tasks.join(", "), error.root_cause())
+            };
+            bail!("some tasks cannot be planned:{}", refused.iter().map(line).collect::<String>());
+        }
+        if let Some((_, error)) = refused.pop() {
+            return Err(error);
         }
         let grid = Self { tasks, arms, runs };
         grid.can_be_timed(experiment, scale)?;
@@ -357,6 +381,17 @@ mod tests {
     fn only(names: &[&str]) -> Selection {
         let only = names.iter().map(ToString::to_string).collect();
         Selection { only, ..Selection::default() }
+    }
+
+    #[test]
+    fn all_data_that_is_missing_is_told_at_once() {
+        let (_, experiment) = Experiment::load("sidco").unwrap();
+        let (scale, selection) = ("standard".into(), Selection::default());
+        let mut size = |recipe: &Recipe| bail!("{} is partial", recipe.dataset.name());
+        let told = Grid::plan_with(&experiment, &scale, &selection, Path::new("out"), &mut size);
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains("cifar10-resnet20, cifar10-vgg16: cifar10 is partial"), "{told}");
+        assert!(told.contains("ag-news-bilstm, ag-news-textcnn: ag-news is partial"), "{told}");
     }
 
     #[test]

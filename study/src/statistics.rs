@@ -45,6 +45,12 @@ impl SeedMean {
         let ends = Estimate::new(values)?.ends(LEVEL / 2.0);
         Some(Self { mean, deviation: (count > 1).then_some(deviation), ends, seeds: values.len() })
     }
+
+    /// The same, its interval without what the values can never be.
+    #[must_use]
+    pub fn within(self, least: f64, most: f64) -> Self {
+        Self { ends: self.ends.map(|ends| ends.map(|end| end.clamp(least, most))), ..self }
+    }
 }
 
 /// Number, mean and deviation of some values.
@@ -336,6 +342,14 @@ mod tests {
 
     /// Expected values here and below: SciPy 1.17.1, `stats.t.interval`, `ttest_ind` with
     /// `equal_var=False`, `ttest_rel`, and their `confidence_interval(0.95)`.
+    #[test]
+    fn an_interval_ends_where_its_values_can_be() {
+        let seconds = SeedMean::new(&[0.01, 0.2]).unwrap();
+        assert!(seconds.ends.unwrap()[0] < 0.0);
+        let seconds = seconds.within(0.0, f64::INFINITY);
+        assert!(seconds.ends.unwrap()[0] == 0.0 && seconds.ends.unwrap()[1] > 1.0);
+    }
+
     #[test]
     fn intervals_are_students() {
         let three = SeedMean::new(&A).unwrap();

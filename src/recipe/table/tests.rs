@@ -206,3 +206,40 @@ fn a_comma_parts_values_unless_it_is_within_one() {
     // What never ends is one value, whose text the refusal shows.
     assert_eq!(words("{ kind = a, b"), ["{ kind = a, b"]);
 }
+
+#[test]
+fn another_global_batch_at_the_same_rate_is_noted() {
+    let note = |sets: &[&str]| {
+        let sets = sets.iter().map(ToString::to_string).collect();
+        let source = Source { recipe: Some("cifar10-dense".into()), sets, ..Source::default() };
+        source.batch_note(&source.load().unwrap())
+    };
+    let said = note(&["workers=8"]).unwrap();
+    assert!(said.contains("512 samples") && said.contains("128 in the recipe"), "{said}");
+    assert!(said.ends_with("optimizer.learning_rate = 0.4"), "{said}");
+    assert!(note(&["train.accumulate=4"]).unwrap().ends_with("= 0.4"));
+    assert_eq!(note(&["workers=4", "train.batch=32"]), None);
+    assert_eq!(note(&["workers=8", "optimizer.learning_rate=0.4"]), None);
+}
+
+#[test]
+fn a_setting_of_another_kind_and_a_list_without_brackets_say_what_to_write() {
+    let refused = |sets: &[&str]| {
+        let sets = sets.iter().map(ToString::to_string).collect();
+        let source = Source { recipe: Some("cifar10-dense".into()), sets, ..Source::default() };
+        source.load().unwrap_err().to_string()
+    };
+    let ratio = refused(&["scheme.ratio=0.01"]);
+    assert!(
+        ratio.contains("dense has no such setting") && ratio.contains("--scheme topk"),
+        "{ratio}"
+    );
+    assert!(!ratio.contains("did you mean"), "{ratio}");
+    let every = refused(&["schedule.every=3"]);
+    assert!(
+        every.contains("cosine has no such setting") && every.contains("--schedule step"),
+        "{every}"
+    );
+    let list = refused(&["schedule={ kind = 'multi-step', at = '5,9' }"]);
+    assert!(list.contains("expected a list") && list.ends_with("in brackets: [5,9]"), "{list}");
+}

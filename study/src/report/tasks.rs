@@ -165,7 +165,8 @@ impl<'a> Arm<'a> {
 
     /// Its mean over the finished runs.
     pub(super) fn mean(&self, figure: impl Fn(&Measured) -> Option<f64>) -> Option<SeedMean> {
-        SeedMean::new(&self.values(figure))
+        // Shares, losses, bytes, seconds: none is negative.
+        Some(SeedMean::new(&self.values(figure))?.within(0.0, f64::INFINITY))
     }
 
     /// Its mean on a link.
