@@ -50,7 +50,7 @@ impl Page {
                 }
                 Event::Start(Tag::CodeBlock(kind)) => {
                     // A program of Python names the package, which is no command.
-                    let python = matches!(&kind, CodeBlockKind::Fenced(of) if &**of == "python");
+                    let python = matches!(&kind, CodeBlockKind::Fenced(of) if matches!(&**of, "python" | "pycon"));
                     block = (!python).then(String::new);
                 }
                 Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),

@@ -198,7 +198,7 @@ pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> 
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
     let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
     for (rank, end) in ends.into_iter().enumerate() {
-        let mut exchange = exchange(recipe, &parts, None, &mut replica, end)?;
+        let mut exchange = exchange(recipe, &parts, session.steps.last_step(), &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;
         let state = State {
             replica: &replica,

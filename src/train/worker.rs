@@ -50,12 +50,12 @@ pub(super) struct Worker {
     pub(super) position: LivePosition,
 }
 
-/// The exchange of a rank, in a run of so many steps; without them its schemes take what is usual.
+/// The exchange of a rank, in a run of so many steps.
 /// The replica's parameters take their places in the flat gradient from it.
 pub(super) fn exchange(
     recipe: &Recipe,
     parts: &Parts<'_>,
-    steps: Option<u64>,
+    steps: u64,
     replica: &mut Replica,
     collective: Box<dyn Collective>,
 ) -> Result<Exchange> {
@@ -64,7 +64,7 @@ pub(super) fn exchange(
         recipe.exchange.wiring(),
         parts.policy.clone(),
         replica.params.layout()?,
-        Run { seed: recipe.seed, steps },
+        Run { seed: recipe.seed, steps: Some(steps) },
         collective,
     )?;
     replica.params.arrange(exchange.layout())?;
@@ -101,8 +101,7 @@ impl Worker {
             patience: Duration::from_secs_f64(recipe.exchange.timeout),
             ..Plan::default()
         };
-        let exchange =
-            exchange(recipe, &run_parts, Some(steps.last_step()), &mut replica, collective)?;
+        let exchange = exchange(recipe, &run_parts, steps.last_step(), &mut replica, collective)?;
         let faults = session.faults.clone();
         let spoils = move |step| faults.spoils_gradient(rank, step);
         let mut worker = Self {

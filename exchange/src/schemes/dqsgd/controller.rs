@@ -1,6 +1,6 @@
 //! The controller: bits that follow the norm of the gradient, and a budget that they keep.
 
-use super::{Config, Rounding, Target};
+use super::{Config, MAX_WINDOW, Rounding, Target};
 use crate::compress::bit_schedule::{Course, k_for_mean};
 use crate::state::Entry;
 use crate::{Error, Result, State};
@@ -138,10 +138,17 @@ impl Controller {
             other => Err(refuse(entry, format!("holds {other} where a number from 0 belongs"))),
         };
         let mut restored = Self::new(&self.config, self.course);
-        let norms = state.u64s("norms", self.norms.len())?;
-        for (norm, bits) in restored.norms.iter_mut().zip(norms) {
-            *norm = number("norms", *bits)?;
-        }
+        // A run that goes on for longer than it was planned for keeps the window that it began with.
+        let window = |norms: &[u64]| match self.config.window {
+            Some(window) => norms.len() == window,
+            None => (1..=MAX_WINDOW).contains(&norms.len()),
+        };
+        restored.norms = match state.entries().find(|(name, _)| *name == "norms") {
+            Some((_, Entry::U64(norms))) if window(norms) => {
+                norms.iter().map(|bits| number("norms", *bits)).collect::<Result<_>>()?
+            }
+            _ => return Err(refuse("norms", "holds no window of norms".into())),
+        };
         restored.rounds = match state.u64s("rounds", 1)?[0] {
             rounds @ 0..=MOST_ROUNDS => rounds,
             other => return Err(refuse("rounds", format!("holds {other}, which no run reaches"))),

@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::Arc;
 
-use crate::collective::Payload;
+use crate::Payload;
 use crate::compress::testing::{bits, square, square_error};
 use crate::reducer::Mail;
 use crate::reducer::tests::step;
