@@ -7,8 +7,8 @@ use gradwire_exchange::wire::frame::{Frame, Kind};
 use gradwire_exchange::wire::{Fault, Reader};
 use gradwire_exchange::{
     Awaited, BucketGradient, Bucketing, Built, Collective, Error, Exchange, Header, Law, Layout,
-    Next, Payload, Policy, Properties, RANGE_UNIT, Reducer, Result, Round, Scheme, SchemeConfig,
-    Seat, Soundness, StepEnd, StepMessages, Summary,
+    Next, Payload, Policy, Properties, Reducer, Result, Round, Scheme, SchemeConfig, Seat,
+    Soundness, StepEnd, StepMessages, Summary,
 };
 
 /// The longest bucket that is tried.
@@ -55,8 +55,8 @@ pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
         if compressor.reads_ranges() {
             let mut whole = vec![0.0; length];
             let read = compressor.decode_add(message, 0..whole.len(), 1.0, &mut whole).is_ok();
-            for start in (0..length).step_by(RANGE_UNIT) {
-                let part = start..(start + RANGE_UNIT).min(length);
+            for start in (0..length).step_by(1024) {
+                let part = start..(start + 1024).min(length);
                 let mut sum = vec![0.0; part.len()];
                 let in_part = compressor.decode_add(message, part.clone(), 1.0, &mut sum);
                 let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();

@@ -14,7 +14,8 @@ use std::fmt;
 use std::time::Duration;
 
 use self::gradients::{LAPLACE, gradients, laplaces, uniform};
-use crate::compress::{Built, Compressor, Encoded, Law, RANGE_UNIT, Scheme, Seat};
+use crate::compress::compressor::RANGE_UNIT;
+use crate::compress::{Built, Compressor, Encoded, Law, Scheme, Seat};
 use crate::rng::Stream;
 use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Solo, State, mesh};
 

@@ -157,7 +157,7 @@ impl Bucketing {
     ///
     /// # Errors
     /// [`Error::Bucketing`] when not even one element fits a bucket.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         match self {
             Bucketing::Bytes(bytes) if *bytes < size_of::<f32>() => Err(Error::Bucketing {
                 problem: format!("{bytes} bytes hold no f32; write at least {}", size_of::<f32>()),

@@ -88,7 +88,7 @@ pub use collective::{
 };
 pub use compress::{
     About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, Properties, QsgdValues,
-    Quantised, RANGE_UNIT, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
+    Quantised, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
     StepMessages, Summary, Values,
 };
 pub use error::{Awaited, Error, Result};

@@ -443,13 +443,13 @@ impl Collective for Mislearnt {
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         let mut theirs = Vec::new();
         let mut reader = Reader::new(&mine);
-        while !reader.rest().is_empty() {
-            let frame = Frame::read(&mut reader)?;
+        while let Ok(frame) = Frame::read(&mut reader) {
             let mut payload = frame.payload.to_vec();
             let at = payload.len() - 4;
             payload[at..].copy_from_slice(&f32::NAN.to_le_bytes());
             frame.header.from_rank(1).write(&payload, &mut theirs);
         }
+        reader.finish()?;
         Ok(vec![Payload::from(mine), Payload::from(theirs)])
     }
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::transports::talk;
-use gradwire_exchange::cluster::{Cluster, NOTES, Notes};
+use gradwire_exchange::cluster::{Cluster, Notes};
 use gradwire_exchange::{Topology, mpi};
 
 const PATIENT: Duration = Duration::from_secs(30);
@@ -58,11 +58,11 @@ fn main() -> ExitCode {
 struct Told;
 
 impl Notes for Told {
-    fn tell(&self) -> [u64; NOTES] {
+    fn tell(&self) -> [u64; 3] {
         [7, 8, 9]
     }
 
-    fn hear(&self, _from: usize, notes: [u64; NOTES]) {
+    fn hear(&self, _from: usize, notes: [u64; 3]) {
         assert_eq!(notes, [7, 8, 9]);
     }
 }

@@ -25,7 +25,7 @@ fn once(items: impl Iterator<Item = String>) -> String {
             within_trait = item.contains(" for ");
         } else if kinds.iter().any(|kind| item.contains(&format!("pub {kind} "))) {
             within_trait = false;
-        } else if within_trait {
+        } else if within_trait && of_a_type(item) {
             return false;
         }
         let of_scheme = item.contains(" for gradwire_exchange::schemes::")
@@ -33,6 +33,14 @@ fn once(items: impl Iterator<Item = String>) -> String {
         !of_scheme && seen.insert(item.clone())
     });
     kept.map(|item| item + "\n").collect()
+}
+
+/// Whether an item stands under a type: the name before its own begins with a capital letter.
+fn of_a_type(item: &str) -> bool {
+    let path = item.split(' ').find(|word| word.contains("::")).unwrap_or_default();
+    let end = path.find(['(', '<']).filter(|_| !path.contains(">::")).unwrap_or(path.len());
+    let owner = path[..end].rsplit("::").nth(1).unwrap_or_default();
+    owner.starts_with(|first: char| first.is_uppercase()) || owner.ends_with('>')
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::transports::{TRANSPORTS, clusters, talk};
 use common::{PATIENT, each_rank};
-use gradwire_exchange::cluster::{NOTES, Notes, OnControl, in_memory};
+use gradwire_exchange::cluster::{Notes, OnControl, in_memory};
 use gradwire_exchange::{Awaited, Collective, Error, Topology};
 
 #[test]
@@ -129,10 +129,10 @@ fn control_messages_arrive_in_order_beside_the_rounds() {
 fn notes_arrive_before_the_round_they_travel_with() {
     struct Word(AtomicU64, Mutex<Vec<(usize, u64)>>);
     impl Notes for Word {
-        fn tell(&self) -> [u64; NOTES] {
+        fn tell(&self) -> [u64; 3] {
             [self.0.load(Ordering::SeqCst), 0, 0]
         }
-        fn hear(&self, from: usize, notes: [u64; NOTES]) {
+        fn hear(&self, from: usize, notes: [u64; 3]) {
             self.1.lock().unwrap().push((from, notes[0]));
         }
     }

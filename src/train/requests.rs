@@ -12,7 +12,7 @@
 
 use crate::recipe;
 use anyhow::{Result, ensure};
-use gradwire_exchange::cluster::{NOTES, Notes};
+use gradwire_exchange::cluster::Notes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -102,12 +102,12 @@ impl Requests {
 }
 
 impl Notes for Requests {
-    fn tell(&self) -> [u64; NOTES] {
+    fn tell(&self) -> [u64; 3] {
         let [even, odd] = &self.of_step;
         [even.load(Ordering::SeqCst), odd.load(Ordering::SeqCst), u64::from(self.stopping())]
     }
 
-    fn hear(&self, from: usize, [even, odd, stop]: [u64; NOTES]) {
+    fn hear(&self, from: usize, [even, odd, stop]: [u64; 3]) {
         if from == 0 {
             self.of_step[0].store(even, Ordering::SeqCst);
             self.of_step[1].store(odd, Ordering::SeqCst);

@@ -38,7 +38,7 @@ pub trait Compressor: Send {
     ) -> Result<()>;
 
     /// Whether [`decode_add`](Self::decode_add) takes any range that begins at a multiple of
-    /// [`RANGE_UNIT`], with less work than for the whole bucket. By default it does not.
+    /// 1024 elements, with less work than for the whole bucket. By default it does not.
     fn reads_ranges(&self) -> bool {
         false
     }
@@ -129,8 +129,8 @@ pub trait Compressor: Send {
     }
 }
 
-/// Ranges of elements that are decoded begin at multiples of this many.
-pub const RANGE_UNIT: usize = codes::BLOCK;
+/// Ranges of elements that are decoded begin at multiples of this many, 1024.
+pub(crate) const RANGE_UNIT: usize = codes::BLOCK;
 
 /// A compressor whose messages hold some blocks of 64 elements, bit for bit, and say that all others
 /// are zero. Whoever knows which blocks can be other than zero spares it, and the exchange, the work

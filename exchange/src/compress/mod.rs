@@ -24,9 +24,7 @@ pub(crate) mod testing;
 pub(crate) mod values;
 
 pub use adaptive::Statistics;
-pub use compressor::{
-    Compressor, Encoded, RANGE_UNIT, SparseBlocks, StepEnd, StepMessages, Summary,
-};
+pub use compressor::{Compressor, Encoded, SparseBlocks, StepEnd, StepMessages, Summary};
 pub use feedback::Feedback;
 pub use gradwire_registry::About;
 pub use levels::{Entropy, Norm};

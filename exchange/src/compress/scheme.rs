@@ -217,8 +217,7 @@ impl Policy {
     /// Checks the scheme, these settings, and whether they go together.
     ///
     /// # Errors
-    /// What [`Scheme::validate`] and [`Bucketing::validate`](crate::Bucketing::validate) refuse; [`Error::Unsound`] unless
-    /// forced; [`Error::Policy`] names the setting, its value and what to write instead.
+    /// What [`Scheme::validate`] refuses; [`Error::Bucketing`]; [`Error::Unsound`] unless forced; [`Error::Policy`] names the setting, its value and what to write instead.
     pub fn validate(&self, scheme: &dyn Scheme) -> Result<()> {
         scheme.validate()?;
         if !self.force {

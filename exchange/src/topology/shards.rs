@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use crate::bucket::{Bucket, Item};
 use crate::collective::{Collective, Payload};
-use crate::compress::RANGE_UNIT;
+use crate::compress::compressor::RANGE_UNIT;
 use crate::cpu::Stopwatch;
 use crate::group::{GroupExchange, Received, first_refusal};
 use crate::refusal;

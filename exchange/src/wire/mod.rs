@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The bytes not read yet.
-    pub fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.bytes
     }
 

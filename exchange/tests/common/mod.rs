@@ -284,10 +284,10 @@ impl Collective for Echo {
         self.sent.lock().unwrap().push(mine.clone());
         let mut echo = Vec::new();
         let mut reader = Reader::new(&mine);
-        while !reader.rest().is_empty() {
-            let frame = Frame::read(&mut reader)?;
+        while let Ok(frame) = Frame::read(&mut reader) {
             frame.header.from_rank(1).write(frame.payload, &mut echo);
         }
+        reader.finish()?;
         Ok(vec![Payload::from(mine), Payload::from(echo)])
     }
 }

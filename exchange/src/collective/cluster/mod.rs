@@ -28,16 +28,16 @@ use crate::error::{Error, Result};
 pub use memory::in_memory;
 
 /// How many numbers travel as notes.
-pub const NOTES: usize = 3;
+pub(crate) const NOTES: usize = 3;
 
 /// What processes tell each other along with every round, at no cost of their own: a few numbers
 /// that are read when a message is sent, and handed over before the messages of the round are.
 pub trait Notes: Send + Sync {
     /// What this process tells.
-    fn tell(&self) -> [u64; NOTES];
+    fn tell(&self) -> [u64; 3];
 
     /// What process `from` has told.
-    fn hear(&self, from: usize, notes: [u64; NOTES]);
+    fn hear(&self, from: usize, notes: [u64; 3]);
 }
 
 /// What takes the control messages of other processes: the sender's number, and the bytes. Called on
