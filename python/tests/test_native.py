@@ -31,6 +31,8 @@ def test_the_bytes_of_every_step_are_those_of_the_native_trainer(scheme, tmp_pat
     sent = [event["wire_bytes"] for event in events if event["event"] == "step"]
     assert len(sent) == STEPS
 
+    # The trainer tells the exchange how many steps there will be.
+    settings = {"horizon": STEPS} if scheme == "dqsgd" else {}
     exchange = None
     for step, wire_bytes in enumerate(sent, 1):
         file = record.parent / "gradients" / f"step-{step:06}.safetensors"
@@ -39,6 +41,6 @@ def test_the_bytes_of_every_step_are_those_of_the_native_trainer(scheme, tmp_pat
         gradients = {name: one for name, one in recorded.items() if not name.startswith("residual/")}
         if exchange is None:
             shapes = {name: list(one.shape) for name, one in gradients.items()}
-            exchange = gradwire.Exchange(shapes, scheme, seed=1)
+            exchange = gradwire.Exchange(shapes, scheme, seed=1, **settings)
         flat = numpy.concatenate([gradients[name].ravel() for name, _, _ in exchange.layout])
         assert exchange.allreduce(step, flat).wire_bytes == wire_bytes
