@@ -5,7 +5,7 @@ mod common;
 
 use std::ops::Range;
 
-use common::{Echo, Random, every_case, seat};
+use common::{Echo, LENGTHS, Random, every_case, gradients, seat};
 use gradwire_exchange::schemes::optquant;
 use gradwire_exchange::wire::Format;
 use gradwire_exchange::wire::Reader;
@@ -15,6 +15,7 @@ use gradwire_exchange::{
     Layout, Next, Payload, Policy, Properties, Reducer, Result, Round, Run, Scheme, SchemeConfig,
     Seat, Solo, Soundness, State, contract,
 };
+use proptest::prelude::*;
 
 /// Three parameters that share `length` elements unevenly.
 fn layout(length: usize) -> Layout {
@@ -39,6 +40,18 @@ fn echoing(scheme: &SchemeConfig, bucketing: Bucketing, length: usize) -> (Excha
     (exchange.unwrap(), echo)
 }
 
+fn message(scheme: &SchemeConfig, gradient: &[f32]) -> Vec<u8> {
+    let mut wire = Vec::new();
+    scheme.codec(&seat(gradient.len())).expect("a codec").encode(gradient, 1, &mut wire);
+    wire
+}
+
+fn decoded(scheme: &SchemeConfig, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
+    let mut sum = vec![0.0; seat.length];
+    scheme.codec(seat).expect("a codec").decode_add(wire, 0..sum.len(), 1.0, &mut sum)?;
+    Ok(sum)
+}
+
 #[test]
 fn law_1_the_messages_bytes_are_its_cost() {
     every_case(|scheme, gradient, case| {
@@ -58,6 +71,49 @@ fn law_1_the_messages_bytes_are_its_cost() {
             assert_eq!(traffic.dense_bytes, elements as u64, "{case}");
         }
     });
+}
+
+#[test]
+fn law_3_broken_messages_are_refused_or_read_without_harm() {
+    every_case(|scheme, gradient, case| {
+        if gradient.len() > 1025 {
+            return;
+        }
+        let wire = message(scheme, gradient);
+        let seat = seat(gradient.len());
+        let cuts = (0..wire.len()).step_by(1 + wire.len() / 40);
+        for cut in cuts {
+            assert!(decoded(scheme, &seat, &wire[..cut]).is_err(), "{case}, cut at {cut}");
+        }
+        let longer = [&wire[..], &[0]].concat();
+        assert!(decoded(scheme, &seat, &longer).is_err(), "{case}, a byte too many");
+    });
+}
+
+fn any_message() -> impl Strategy<Value = (SchemeConfig, usize, Vec<u8>)> {
+    let length = prop::sample::select(LENGTHS[..18].to_vec());
+    let scheme = prop::sample::select(SchemeConfig::codecs());
+    (scheme, length, 0usize..7).prop_flat_map(|(scheme, length, gradient)| {
+        let real = message(&scheme, &gradients(length)[gradient].1);
+        let flips = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+        let changed = flips.prop_map(move |flips| {
+            let mut changed = real.clone();
+            for (at, mask) in flips.into_iter().filter(|_| !real.is_empty()) {
+                changed[at.index(real.len())] ^= mask;
+            }
+            changed
+        });
+        let bytes = prop_oneof![3 => changed, 1 => prop::collection::vec(any::<u8>(), 0..200)];
+        (Just(scheme), Just(length), bytes)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn law_3_any_bytes_are_refused_or_read_without_harm((scheme, length, wire) in any_message()) {
+        let _ = decoded(&scheme, &seat(length), &wire);
+    }
 }
 
 #[test]
