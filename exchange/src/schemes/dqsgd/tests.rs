@@ -98,6 +98,25 @@ fn mean(bits: &[u8]) -> f64 {
     bits.iter().map(|bits| f64::from(*bits)).sum::<f64>() / bits.len() as f64
 }
 
+#[test]
+fn a_target_of_mean_bits_is_met_whatever_the_norms_do() {
+    for rounding in [Rounding::Dither, Rounding::Ceil] {
+        for bits in [3.0, 4.5, 6.0] {
+            let config = Config { rounding, target: Target::Bits(bits), ..Config::default() };
+            let paths: [&dyn Fn(f64) -> f64; 4] = [
+                &|n| 5.0 * 0.999f64.powf(n / 2.0),
+                &|n| (5.0 * 0.999f64.powf(n / 2.0)).max(1.0),
+                &|_| 2.0,
+                &|n| if n < 1500.0 { 5.0 - 3.8 * n / 1500.0 } else { 0.5 },
+            ];
+            for (number, path) in paths.into_iter().enumerate() {
+                let mean = mean(&run(&config, path));
+                assert!((mean - bits).abs() < 0.05, "{rounding:?}, {bits}, path {number}: {mean}");
+            }
+        }
+    }
+}
+
 /// A run of the length of one pass over CIFAR-10 with 128 images a step.
 fn short() -> Config {
     let (horizon, gap, window) = (Some(391), Some(20), Some(10));
