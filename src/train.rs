@@ -16,6 +16,7 @@ pub mod follow;
 mod gradient;
 mod inspect;
 pub mod launch;
+mod local;
 pub mod memory;
 mod notes;
 pub mod observer;
@@ -29,6 +30,7 @@ pub mod replica;
 pub mod report;
 pub mod requests;
 pub mod resume;
+mod rounds;
 pub mod sample;
 mod saving;
 mod schedule;
@@ -42,7 +44,6 @@ mod worker;
 pub mod workers;
 
 use crate::checkpoint::Score;
-use crate::recipe::BatchNorm;
 use anyhow::Result;
 use gradient::GradientExchange;
 use gradwire_datasets::Features;
@@ -90,7 +91,8 @@ impl Worker {
         let loaded = timer.time(|p| &mut p.data, || self.batches.next())?;
         let (batch, epoch) = (loaded.batch, loaded.epoch);
         let inspected = self.is_inspected(step);
-        self.gradient.begin(step, batch.len(), loaded.global_samples, inspected);
+        let local = self.session.steps.is_local(step);
+        self.gradient.begin(step, local, batch.len(), loaded.global_samples, inspected);
         if let Features::Tokens { ids, .. } = &batch.features {
             let catch_up = || self.optimizer.catch_up(&self.replica.params, Some(ids));
             timer.time(|p| &mut p.forward, catch_up)?;
@@ -112,17 +114,26 @@ impl Worker {
         self.batches.recycle(batch);
 
         self.inspect_gradient(step)?;
-        let exchanged = self.gradient.finish(&self.replica.params)?;
-        timer.add_exchange(&exchanged.traffic, exchanged.exposed);
+        let learning_rate = self.schedule.at(self.session.steps.scheduled(step));
+        let mut exchanged = if local {
+            self.begin_local_steps(step, learning_rate)?;
+            self.gradient.nothing_sent()
+        } else {
+            let exchanged = self.gradient.finish(&self.replica.params)?;
+            timer.add_exchange(&exchanged.traffic, exchanged.exposed);
+            exchanged
+        };
 
         self.position.enter(Phase::Optimizer);
-        let learning_rate = self.schedule.at(self.session.steps.scheduled(step));
-        let update = || self.update(step, learning_rate);
-        let gradient_norm = timer.time(|p| &mut p.optimizer, update)?;
+        let gradient_norm = timer.time(|p| &mut p.optimizer, || self.update(learning_rate))?;
+        if local {
+            exchanged = self.end_local_step(step, &mut timer)?;
+        }
+        timer.time(|p| &mut p.optimizer, || self.update_average(step))?;
 
         self.position.enter(Phase::Replicas);
         self.compare_replicas(step)?;
-        if self.session.recipe.train.batch_norm == BatchNorm::Synchronised {
+        if self.synchronises_batch_norm(step) {
             self.average_batch_norm()?;
         }
         self.report(Report::Step(Box::new(RankStep {
@@ -155,13 +166,12 @@ impl Worker {
         )))
     }
 
-    /// Clips the mean gradient and updates the weights and their average; the norm before clipping.
-    fn update(&mut self, step: u64, learning_rate: f64) -> Result<f64> {
+    /// Clips the gradient and updates the weights; the norm before clipping.
+    fn update(&mut self, learning_rate: f64) -> Result<f64> {
         let limit = self.session.recipe.train.clip_norm.filter(|limit| *limit > 0.0);
         let clipped = limit.map(|limit| self.gradient.clip(limit));
         let GradientExchange { flat, support, .. } = &mut self.gradient;
         let norm = self.optimizer.step(&self.replica.params, flat, support, learning_rate)?;
-        self.update_average(step)?;
         Ok(clipped.unwrap_or(norm))
     }
 
@@ -173,7 +183,7 @@ impl Worker {
         let last = step == self.session.steps.last_step();
         let due = last || epoch.is_multiple_of(self.session.recipe.train.evaluate_every);
         self.optimizer.catch_up(&self.replica.params, None)?;
-        self.swap_average()?;
+        self.swap_shown(step)?;
         self.position.enter(Phase::Evaluation);
         let running = if due { self.recalibrate(epoch)? } else { None };
         let test = if due { Some(self.evaluate()?) } else { None };
@@ -186,7 +196,7 @@ impl Worker {
         if let Some(running) = running {
             self.set_statistics(&running)?;
         }
-        self.swap_average()?;
+        self.swap_shown(step)?;
         Ok(Evaluated { test, best })
     }
 }

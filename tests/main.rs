@@ -22,6 +22,7 @@ mod job;
 mod keys;
 mod language;
 mod licences;
+mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod network;

@@ -62,14 +62,15 @@ impl Outcome {
     }
 }
 
-/// Every scheme, with its default policy and with momentum correction where it keeps a residual, goes
-/// on from the middle of an epoch as if nothing had been.
+/// Every scheme, with its default policy, after local steps, and with momentum correction where it keeps a
+/// residual, goes on from the middle of an epoch as if nothing had been.
 #[test]
 fn every_scheme_goes_on_bit_for_bit() {
     let program = Program::new();
     for scheme in SchemeConfig::all() {
         let name = scheme.about().name;
         let mut variants = vec![vec!["--scheme", name]];
+        variants.push(vec!["--scheme", name, "--set", "local.steps=4"]);
         if name == "dgc" || name == "topk" {
             variants.push(vec!["--scheme", name, "--set", "policy.momentum_correction=0.9"]);
         }
@@ -141,6 +142,41 @@ fn averages_go_on_bit_for_bit() {
         resume(&program, &from[1], &["--workers", "3"]);
         assert!(model(&run, "last") != before.models[1], "{average}");
         resume(&program, &from[0], &["--force", "--set", "average.decay=0.8"]);
+    }
+}
+
+/// Rounds of local steps: a checkpoint between two exchanges has every rank's own weights, and the mean of what
+/// ranks have come to survives another number of workers.
+#[test]
+fn a_round_of_local_steps_goes_on_bit_for_bit() {
+    for (round, scheme) in [
+        ("local={steps=7,after=5,state=\"averaged\"}", "topk"),
+        ("local.steps=4", "dense"),
+        ("outer={learning_rate=0.7,momentum=0.9,nesterov=true}", "qsgd"),
+    ] {
+        let program = Program::new();
+        let sets = sets(&[
+            round,
+            "optimizer.momentum=0.9",
+            "average={kind=\"ema\",every=3}",
+            "checkpoint.keep_best=true",
+        ]);
+        let (run, checkpoints) =
+            undisturbed(&program, "out", &[&sets[..], &["--scheme", scheme]].concat());
+        let before = Outcome::of(&run);
+        // The end of an epoch, whose model is the best so far, lies within a round unless that is one step.
+        let within = checkpoints.iter().find(|path| path.ends_with("step-00000010"));
+        let within = within.unwrap_or_else(|| panic!("{checkpoints:?}"));
+        let rank = fs::read(within.join("rank-0001.safetensors")).unwrap();
+        let own = rank.windows(13).any(|name| name == b"local/weights");
+        assert_eq!(own, round.starts_with("local"), "{round}");
+        resume(&program, within, &[]);
+        before.is_of(&run, round);
+        resume(&program, &checkpoints[0], &[]);
+        before.is_of(&run, round);
+
+        let (_, said) = program.outputs(&["train", "--resume", text(within), "--workers", "2"]);
+        says(&said, &["weights within a round, are the mean over the ranks"]);
     }
 }
 

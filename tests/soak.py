@@ -137,6 +137,8 @@ def one(program, undisturbed, seed, schemes, counts):
     scheme = schemes[seed % len(schemes)]
     workers = chance.choice([2, 3, 4])
     arguments = SHORT + ["--scheme", scheme, "--workers", str(workers)]
+    # An exchange at every step, or rounds of local steps, which end where checkpoints are due or do not.
+    arguments += chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"]])
     recovers = chance.random() < 0.3
     if recovers:
         arguments += ["--set", "faults.on_worker_loss=restart"]

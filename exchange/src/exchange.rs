@@ -229,6 +229,36 @@ impl Exchange {
         self.finish(values)
     }
 
+    /// As [`allreduce`](Self::allreduce), of these groups alone: the rest of the gradient, the residual
+    /// of other groups and what their compressors have learnt stay what they are. All ranks name the same
+    /// groups.
+    ///
+    /// # Errors
+    /// As [`exchange_group`](Self::exchange_group).
+    pub fn allreduce_groups(
+        &mut self,
+        step: u64,
+        groups: &[usize],
+        gradient: &mut [f32],
+    ) -> Result<Traffic> {
+        self.begin(step);
+        groups.iter().try_for_each(|group| self.exchange_group(*group, gradient))?;
+        self.finish_groups(gradient)
+    }
+
+    /// Bytes of the whole gradient as plain f32, headers included.
+    pub fn dense_bytes(&self) -> u64 {
+        (0..self.groups.len()).map(|group| self.leg(group, Operation::Messages).dense_bytes).sum()
+    }
+
+    /// Multiplies the residual, and with momentum correction the velocity, by `factor`: from now on the
+    /// same vectors are given in another unit, such as in steps of the weights where it was gradients.
+    pub fn rescale(&mut self, factor: f32) {
+        if let Some(feedback) = &mut self.member.feedback {
+            feedback.rescale(factor);
+        }
+    }
+
     /// Begins a step; nothing is sent yet. One that was under way is given up.
     pub fn begin(&mut self, step: u64) {
         self.distortion.begin();

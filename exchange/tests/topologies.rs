@@ -69,6 +69,34 @@ fn the_groups_and_their_order_change_nothing() {
     }
 }
 
+/// What is left out of an exchange stays as it is: two exchanges of a half each come to the means and the states
+/// of one.
+#[test]
+fn groups_exchanged_alone_are_those_of_a_whole_step() {
+    for scheme in SchemeConfig::specimens() {
+        let trial = Trial::new(&scheme, Topology::Allgather).groups(&[vec![1, 4], vec![0, 2, 3]]);
+        let whole = trial.over(3, |rank, mut exchange| {
+            let mut last = Vec::new();
+            for step in 1..=4 {
+                last = Trial::gradient(rank, step);
+                exchange.allreduce(step, &mut last[..]).unwrap();
+            }
+            (bits(&last), exchange.save())
+        });
+        let halves = trial.over(3, |rank, mut exchange| {
+            let (mut last, bytes) = (Vec::new(), exchange.dense_bytes());
+            for step in 1..=4 {
+                last = Trial::gradient(rank, step);
+                let one = exchange.allreduce_groups(step, &[1], &mut last).unwrap();
+                let other = exchange.allreduce_groups(step, &[0], &mut last).unwrap();
+                assert_eq!(one.dense_bytes + other.dense_bytes, bytes);
+            }
+            (bits(&last), exchange.save())
+        });
+        assert!(halves == whole, "{scheme:?}");
+    }
+}
+
 #[test]
 fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
     for scheme in SchemeConfig::codecs() {

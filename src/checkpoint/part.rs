@@ -11,7 +11,8 @@ pub struct Part {
     pub rank: usize,
     /// The step it follows.
     pub step: u64,
-    /// What is this rank's own: `buffers/…`, `average/buffers` and `exchange/…`.
+    /// What is this rank's own: `buffers/…`, `average/buffers`, `exchange/…`; with local steps its optimizer's
+    /// vectors and, within a round, its weights, `local/…`.
     pub own: Tensors,
     /// What all ranks share; rank 0 hands it in.
     pub shared: Option<Shared>,
@@ -24,7 +25,7 @@ pub struct Part {
 pub struct Shared {
     /// The weights, in PyTorch's shapes.
     pub weights: Tensors,
-    /// The optimizer's vectors.
+    /// The optimizer's vectors; with local steps the outer one's, `outer/…`.
     pub optimizer: Tensors,
     /// The updates the optimizer has made.
     pub updates: u64,

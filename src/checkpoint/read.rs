@@ -166,24 +166,6 @@ impl Checkpoint {
         }
         Ok(Self { folder: folder.to_path_buf(), manifest, model, optimizer, ranks })
     }
-
-    /// The optimizer's vectors of these names, each of `length` elements.
-    ///
-    /// # Errors
-    /// When they are not what the checkpoint holds, because another optimizer wrote it.
-    pub fn optimizer_vectors(&self, names: &[&str], length: usize) -> Result<Vec<&[f32]>> {
-        let held = self.optimizer.0.keys().filter(|name| !name.contains('/'));
-        let held: Vec<&str> = held.map(String::as_str).collect();
-        if !names.iter().all(|name| held.contains(name)) {
-            bail!(
-                "another optimizer wrote it: it holds {} where {} is needed; go on with the \
-                 optimizer that the run was begun with",
-                if held.is_empty() { "no vectors".into() } else { held.join(", ") },
-                names.join(", ")
-            );
-        }
-        names.iter().map(|name| self.optimizer.f32s(name, &[length])).collect()
-    }
 }
 
 fn read_manifest(disk: &Disk, folder: &Path) -> Result<Manifest> {

@@ -12,6 +12,10 @@
 //! (SIDCo's number of stages) new rank j takes from old rank j mod N. What only some ranks keep
 //! stays with the rank of that number.
 //!
+//! Within a round of local steps every rank takes the mean of the ranks' weights and of their optimizers'
+//! vectors: the mean progress and the mean momentum stay what they were. The outer weights and the outer
+//! momentum are the same on all ranks, and stay.
+//!
 //! Batch norm's running statistics become on every rank what the next evaluation would have made
 //! of them: the mean over the ranks, or rank 0's.
 
@@ -28,6 +32,9 @@ const ADDED: [&str; 2] = ["exchange/residual", "exchange/velocity"];
 
 /// Batch norm's running statistics, and averages of them over steps.
 const SETTLED: [&str; 2] = ["buffers/", "average/"];
+
+/// What local steps have made of a rank's weights and its optimizer's vectors.
+const LOCAL: &str = "local/";
 
 impl Checkpoint {
     /// Makes it the same state for `workers` ranks; in words, what became of what was a rank's own.
@@ -59,6 +66,9 @@ impl Checkpoint {
                 for (rank, sum) in add(name, &everywhere, workers)?.into_iter().enumerate() {
                     put(&mut new, rank, sum);
                 }
+            } else if name.starts_with(LOCAL) {
+                let all = settle(name, &everywhere, BatchNorm::Averaged)?;
+                (0..workers).for_each(|rank| put(&mut new, rank, all.clone()));
             } else if SETTLED.iter().any(|scope| name.starts_with(scope)) {
                 let all = settle(name, &everywhere, batch_norm)?;
                 (0..workers).for_each(|rank| put(&mut new, rank, all.clone()));
@@ -129,6 +139,10 @@ fn in_words(old: usize, new: usize, first: &Tensors, own: &[&str], lost: &[&str]
     }
     if first.0.keys().any(|name| name.starts_with("buffers/")) {
         words += "; batch norm's statistics are those of an evaluation";
+    }
+    if first.0.keys().any(|name| name.starts_with(LOCAL)) {
+        words +=
+            "; the optimizer's vectors, and weights within a round, are the mean over the ranks";
     }
     if !own.is_empty() {
         words += &format!("; new rank j takes {} of old rank j mod {old}", own.join(", "));

@@ -1,6 +1,7 @@
 //! Named values ↔ the bytes of a safetensors file.
 
-use anyhow::{Context, Result, bail};
+use super::manifest::MOST_UPDATES;
+use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::{Entry, State};
 use safetensors::{Dtype, SafeTensors, View};
 use std::borrow::Cow;
@@ -73,6 +74,43 @@ impl Tensors {
             }
             Some(_) => bail!("tensor {name} is not of f32"),
             None => bail!("tensor {name} is missing"),
+        }
+    }
+
+    /// The vectors of an optimizer: those of these `names` under `scope`, such as `outer/`, each of `length`
+    /// elements.
+    ///
+    /// # Errors
+    /// When they are not what is held, because another optimizer wrote it.
+    pub fn vectors(&self, scope: &str, names: &[&str], length: usize) -> Result<Vec<&[f32]>> {
+        let held = self.0.keys().filter_map(|name| name.strip_prefix(scope));
+        let held: Vec<&str> = held.filter(|name| !name.contains('/')).collect();
+        if !names.iter().all(|name| held.contains(name)) {
+            bail!(
+                "another optimizer wrote it: it holds {} where {} is needed; go on with the \
+                 optimizer that the run was begun with",
+                if held.is_empty() { "no vectors".into() } else { held.join(", ") },
+                names.join(", ")
+            );
+        }
+        names.iter().map(|name| self.f32s(&format!("{scope}{name}"), &[length])).collect()
+    }
+
+    /// A number of updates.
+    ///
+    /// # Errors
+    /// When there is none of that name, or one that no run comes to.
+    pub fn updates(&self, name: &str) -> Result<u64> {
+        match self.0.get(name) {
+            Some(Tensor { values: Entry::U64(updates), .. }) if updates.len() == 1 => {
+                ensure!(
+                    updates[0] < MOST_UPDATES,
+                    "{name}: {} updates are not possible",
+                    updates[0]
+                );
+                Ok(updates[0])
+            }
+            _ => bail!("{name}: it does not say how often it was updated"),
         }
     }
 

@@ -107,6 +107,12 @@ fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
         return None;
     }
     if LENGTH.contains(&key) {
+        if new.is_local() {
+            return Some(
+                "the last step of a run ends a round of local steps: in a longer run that round would \
+                 have been longer",
+            );
+        }
         if new.schedule.spans_the_run() {
             return Some(
                 "the schedule spans the whole run: another length changes the learning rate of every \

@@ -8,6 +8,7 @@ pub mod average;
 mod compare;
 mod device;
 pub mod keys;
+pub mod local;
 pub mod optimizer;
 pub mod schedule;
 pub mod schema;

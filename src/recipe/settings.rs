@@ -1,7 +1,7 @@
 //! The settings of a run, and the checks that no single one can make.
 
 use super::device::Device;
-use super::{average, optimizer, schedule};
+use super::{average, local, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
@@ -56,6 +56,13 @@ pub struct Recipe {
     /// How gradients are exchanged.
     #[serde(default)]
     pub exchange: Exchange,
+    /// How many steps a rank trains by itself between two exchanges.
+    #[serde(default, skip_serializing_if = "every_step")]
+    pub local: local::Local,
+    /// What is made of the mean of what ranks have come to by themselves; without a word their weights
+    /// are averaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer: Option<local::Outer>,
     /// What becomes of the run when it loses a worker.
     #[serde(default)]
     pub faults: Faults,
@@ -307,6 +314,10 @@ fn is_all(samples: &datasets::Selection) -> bool {
     *samples == datasets::Selection::default()
 }
 
+fn every_step(local: &local::Local) -> bool {
+    *local == local::Local::default()
+}
+
 fn one() -> u64 {
     1
 }
@@ -316,6 +327,11 @@ fn two() -> usize {
 }
 
 impl Recipe {
+    /// Whether ranks exchange weights after steps of their own, and not gradients at every step.
+    pub fn is_local(&self) -> bool {
+        self.local.steps > 1 || self.outer.is_some()
+    }
+
     /// Samples per rank and update.
     pub fn local_batch(&self) -> usize {
         self.train.batch * self.train.accumulate
@@ -337,7 +353,8 @@ impl Recipe {
             momentum_correction: Some(0.0),
             momentum_masking: Some(true),
             clip_norm: Some(0.0),
-            measure_every: Some(self.record.every),
+            // A multiple of the round's steps, at whose ends alone something is sent.
+            measure_every: Some(self.record.every.next_multiple_of(self.local.steps.max(1))),
             force: false,
         })
     }

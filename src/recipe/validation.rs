@@ -118,6 +118,8 @@ impl Recipe {
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         self.average.validate().map_err(anyhow::Error::msg)?;
+        self.local.validate().map_err(anyhow::Error::msg)?;
+        self.outer.map_or(Ok(()), |outer| outer.validate()).map_err(anyhow::Error::msg)?;
         let holds = holds(&self.dataset);
         refuse(t.test_views != TestViews::One && holds != InputKind::Image, || {
             format!(
@@ -146,11 +148,19 @@ impl Recipe {
              policy.clip_norm needs; write one or the other"
                 .into()
         })?;
-        let momentum = self.optimizer.momentum();
+        refuse(self.exchange.overlap && self.is_local(), || {
+            "exchange.overlap = true sends gradients beside the backward pass, and local steps send none; \
+             write exchange.overlap = false, or local.steps = 1 and no outer optimizer"
+                .into()
+        })?;
+        let (table, momentum) = match (self.is_local(), self.outer) {
+            (true, outer) => ("outer", outer.map_or(0.0, |outer| outer.momentum)),
+            (false, _) => ("optimizer", self.optimizer.momentum()),
+        };
         refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
             format!(
-                "policy.momentum_correction = {} takes the place of optimizer.momentum = {momentum}; \
-                 write optimizer.momentum = 0, or policy.momentum_correction = 0",
+                "policy.momentum_correction = {} takes the place of {table}.momentum = {momentum}; \
+                 write {table}.momentum = 0, or policy.momentum_correction = 0",
                 policy.momentum()
             )
         })
@@ -177,7 +187,7 @@ impl Recipe {
     ) -> anyhow::Result<()> {
         let correction = policy.momentum();
         let followed = optimizer.follows_correction();
-        refuse(correction > 0.0 && followed.is_err(), || {
+        refuse(correction > 0.0 && followed.is_err() && !self.is_local(), || {
             format!(
                 "policy.momentum_correction = {correction}{} does not go with optimizer.kind = \
                  \"{}\", which {}; write policy.momentum_correction = 0, or optimizer.kind = \"sgd\" \
@@ -197,7 +207,8 @@ impl Recipe {
                 .into()
         })?;
         let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
-        let cuts = clip.is_some() && scheme.feedback() && !policy.force;
+        // With local steps a rank clips its own gradient.
+        let cuts = clip.is_some() && scheme.feedback() && !policy.force && !self.is_local();
         refuse(cuts, || {
             format!(
                 "train.clip_norm = {clip} clips the mean of what ranks sent, and with error feedback \

@@ -25,7 +25,7 @@ impl Pace {
     pub(super) fn add(&mut self, step: &Step) {
         self.samples += step.samples;
         self.seconds += step.seconds;
-        self.bits += step.bits_per_parameter;
+        self.bits += 32.0 * step.wire_bytes / step.dense_bytes.max(1) as f64;
         self.steps += 1;
         self.loss += step.loss * step.samples as f64;
     }

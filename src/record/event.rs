@@ -141,7 +141,8 @@ pub struct Step {
     pub dense_bytes: u64,
     /// Bits one rank sent for each parameter of the model: 32 times the compression ratio.
     pub bits_per_parameter: f64,
-    /// Wire bytes over dense bytes: 0.01 is a hundredth of dense.
+    /// Wire bytes over dense bytes: 0.01 is a hundredth of dense. What is sent at the end of a round of local
+    /// steps is compared with the dense bytes of all of them.
     pub compression_ratio: f64,
     /// Euclidean norm of the residual the scheme keeps, where it keeps one.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]

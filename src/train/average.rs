@@ -34,13 +34,14 @@ impl Average {
         Ok(Some(Self { config, weights, buffers, updates: 0 }))
     }
 
-    /// Whether [`after_step`](Self::after_step) is to be called after the step at `place`.
+    /// Whether [`after_step`](Self::after_step) is to be called after the step at `place`, when it could
+    /// last be called at `before`.
     #[must_use]
-    pub(super) fn is_due(&self, place: u64) -> bool {
+    pub(super) fn is_due(&self, before: u64, place: u64) -> bool {
         match self.config {
             Config::None(_) => false,
             Config::Ema(Ema { every, .. }) | Config::Lookahead(Lookahead { every, .. }) => {
-                place.is_multiple_of(every)
+                place / every > before / every
             }
         }
     }
@@ -165,8 +166,8 @@ mod tests {
         for place in 1..=8u64 {
             let value = (place * place) as f32;
             set(&replica, value);
-            assert_eq!(average.is_due(place), place % 2 == 0);
-            if average.is_due(place) {
+            assert_eq!(average.is_due(place - 1, place), place % 2 == 0);
+            if average.is_due(place - 1, place) {
                 average.after_step(&replica, place, 8).unwrap();
                 assert_eq!(get(&replica), [value; 2], "training goes on from the weights");
                 (sum, weights) = (decay * sum + f64::from(value), decay * weights + 1.0);
@@ -204,7 +205,7 @@ mod tests {
         for place in 1..=5u64 {
             let fast = get(&replica)[0] + 1.0;
             set(&replica, fast);
-            if average.is_due(place) {
+            if average.is_due(place - 1, place) {
                 average.after_step(&replica, place, 5).unwrap();
                 let share = 1.0 - 0.5 * place as f32 / 5.0;
                 // Statistics have no beginning that an average could return to.

@@ -2,6 +2,7 @@
 
 use crate::recipe::BatchNorm;
 use crate::train::params::{PASSES, update_buffers};
+use crate::train::session::Session;
 use crate::train::worker::Worker;
 use anyhow::Result;
 use gradwire_datasets::{Augment, Batch};
@@ -61,6 +62,12 @@ impl Worker {
                 rest = others;
             },
         )
+    }
+
+    /// Whether the ranks average batch norm's running statistics in `step`.
+    pub(super) fn synchronises_batch_norm(&self, step: u64) -> bool {
+        let Session { recipe, steps, .. } = &*self.session;
+        recipe.train.batch_norm == BatchNorm::Synchronised && steps.meets(step)
     }
 
     /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.

@@ -78,8 +78,10 @@ impl Collector {
         }
         let ranks = self.open.remove(&number).unwrap_or_default();
         let ranks: Vec<RankStep> = ranks.into_iter().flatten().collect();
-        let recorded =
-            number == 1 || number.is_multiple_of(self.every) || self.steps.ends_epoch(number);
+        let recorded = number == 1
+            || number.is_multiple_of(self.every)
+            || self.steps.is_due(self.every, number)
+            || self.steps.ends_epoch(number);
         let event = self.step(&ranks);
         let event = if recorded { RunEvent::Recorded(event) } else { RunEvent::Unrecorded(event) };
         // First: a step without its row could not be replayed.
@@ -115,6 +117,9 @@ impl Collector {
         self.sums.seconds += seconds;
         let wire_bytes = sent as f64 / n;
         let dense = first.traffic.dense_bytes;
+        // What is sent at the end of a round of local steps is for all of them.
+        let steps = first.step - self.steps.met_before(first.step);
+        let compression_ratio = wire_bytes / (dense * steps).max(1) as f64;
         let gauges = first.traffic.gauges.iter().map(|gauge| {
             let of = |step: &RankStep| {
                 let mut same = step.traffic.gauges.iter().filter(|g| g.name == gauge.name);
@@ -140,8 +145,8 @@ impl Collector {
             uplink_bytes: (returned > 0).then_some(sent),
             downlink_bytes: (returned > 0).then_some(returned),
             dense_bytes: dense,
-            bits_per_parameter: mean(&|s| s.traffic.bits_per_parameter()),
-            compression_ratio: wire_bytes / dense as f64,
+            bits_per_parameter: 32.0 * compression_ratio,
+            compression_ratio,
             residual_norm: residual,
             gradient_norm: Some(first.gradient_norm),
             gauges: gauges.into_iter().filter(|(name, _)| name != RESIDUAL_NORM).collect(),

@@ -8,10 +8,10 @@ use crate::train::position::{LivePosition, Phase};
 use crate::train::timer::StepTimer;
 use anyhow::Result;
 use candle_core::Tensor;
-use gradwire_exchange::{Exchange, Gradient, Support};
+use gradwire_exchange::{Exchange, Gradient, Support, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_in_place, backward_into};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The gradient of one rank and its exchange. A step is [`begin`](Self::begin),
 /// [`backward`](Self::backward) for each part of the batch, [`finish`](Self::finish).
@@ -75,9 +75,18 @@ impl GradientExchange {
         }
     }
 
-    /// Begins the exchange of `step`, in which this rank has `local` of the `global` samples. Where the
-    /// gradient is `inspected`, it is exchanged only once it is whole.
-    pub(super) fn begin(&mut self, step: u64, local: usize, global: usize, inspected: bool) {
+    /// Begins the exchange of `step`, in which this rank has `local` of the `global` samples; a step `alone` has no
+    /// exchange. Where the gradient is `inspected`, it is exchanged only once it is whole.
+    pub(super) fn begin(
+        &mut self,
+        step: u64,
+        alone: bool,
+        local: usize,
+        global: usize,
+        inspected: bool,
+    ) {
+        // By itself a rank takes the mean over its own samples.
+        let global = if alone { local * self.exchange.collective().world_size() } else { global };
         let spoilt = (self.spoils)(step);
         self.now = Now { step, samples: [local, global], spoilt, inspected, exchanged: None };
         if local == 0 {
@@ -178,7 +187,15 @@ impl GradientExchange {
         Ok(Overlapped { traffic, exposed, ready: Vec::new(), laid: Vec::new() })
     }
 
-    /// Scales the mean gradient down to a norm of `limit` if its norm is larger; the norm that it had.
+    /// What a step costs in which nothing is exchanged.
+    pub(super) fn nothing_sent(&self) -> Overlapped {
+        let mut traffic = Traffic::default();
+        traffic.dense_bytes = self.exchange.dense_bytes();
+        traffic.parameters = self.exchange.layout().len() as u64;
+        Overlapped { traffic, exposed: Duration::ZERO, ready: Vec::new(), laid: Vec::new() }
+    }
+
+    /// Scales the gradient down to a norm of `limit` if its norm is larger; the norm that it had.
     pub(super) fn clip(&mut self, limit: f64) -> f64 {
         let norm = norm(&self.flat);
         if norm > limit {

@@ -15,7 +15,7 @@ use indicatif::{HumanBytes, HumanCount};
 const USUALLY: u64 = 2;
 
 /// Bytes that `workers` workers of one machine need at least, each with a replica of `parameters`
-/// parameters: weights, gradient, the optimizer's vectors, an average of the weights, and what the exchange keeps of
+/// parameters: weights, gradient, the optimizers' vectors, an average of the weights, and what the exchange keeps of
 /// each parameter. Activations, messages and the data set come on top.
 #[must_use]
 pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize) -> u64 {
@@ -25,8 +25,12 @@ pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize
     let [weights, gradient] = [1, 1];
     let residual = u64::from(parts.scheme.feedback() || corrects);
     let average = u64::from(recipe.average != average::Config::default());
-    let vectors =
-        weights + gradient + rule.vectors().len() as u64 + residual + u64::from(corrects) + average;
+    let outer = match recipe.is_local() {
+        true => 1 + u64::from(recipe.outer.is_some_and(|outer| outer.momentum > 0.0)),
+        false => 0,
+    };
+    let rule = rule.vectors().len() as u64;
+    let vectors = weights + gradient + rule + residual + u64::from(corrects) + average + outer;
     let each = (size_of::<f32>() as u64 * vectors).saturating_mul(parameters);
     each.saturating_mul(workers as u64)
 }

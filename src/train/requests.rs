@@ -2,7 +2,8 @@
 //!
 //! Whether it is time depends on the clock and on the person, which the ranks do not see at the
 //! same moment; yet all must save the same step. So rank 0 alone decides, before its part in the
-//! step's exchange, and the others read the decision after theirs: nobody ends an exchange before
+//! step's exchange, and the others read the decision after theirs (a step without an exchange, one of a
+//! round of local steps, has no decision): nobody ends an exchange before
 //! rank 0 has entered it, and rank 0 cannot end the next one before all have entered that. So the
 //! decision of a step is made before any rank reads it, and kept until all have: two places, taken
 //! in turns, are enough, and nothing crosses the wire.
@@ -11,6 +12,7 @@
 //! the two places, the others whether they have been asked to stop.
 
 use crate::recipe;
+use crate::train::steps::Steps;
 use anyhow::{Result, ensure};
 use gradwire_exchange::cluster::Notes;
 use std::sync::Arc;
@@ -36,7 +38,7 @@ pub struct Requests {
     stop_elsewhere: AtomicBool,
     /// Whether a checkpoint is being written.
     writing: AtomicBool,
-    /// Step · 4 + stop · 2 + save, of even and odd steps.
+    /// Step · 4 + stop · 2 + save, of the last two steps that were decided on, in any order.
     of_step: [AtomicU64; 2],
 }
 
@@ -87,30 +89,30 @@ impl Requests {
         let stop = self.stopping();
         let save = stop || (free && (self.save.swap(false, Ordering::SeqCst) || due));
         let word = (step << 2) | (u64::from(stop) << 1) | u64::from(save);
-        self.of_step[(step % 2) as usize].store(word, Ordering::SeqCst);
+        // The place of the older decision, which all have read.
+        let older = self.of_step.iter().min_by_key(|place| place.load(Ordering::SeqCst));
+        older.expect("invariant: there are two").store(word, Ordering::SeqCst);
         Decision { save, stop }
     }
 
     /// Any rank, after its part in the exchange of `step`: what rank 0 has decided.
     pub fn decision(&self, step: u64) -> Decision {
-        let word = self.of_step[(step % 2) as usize].load(Ordering::SeqCst);
-        if word >> 2 != step {
-            return Decision::default();
-        }
+        let mut words = self.of_step.iter().map(|place| place.load(Ordering::SeqCst));
+        let word = words.find(|word| word >> 2 == step).unwrap_or(0);
         Decision { save: word & 1 != 0, stop: word & 2 != 0 }
     }
 }
 
 impl Notes for Requests {
     fn tell(&self) -> [u64; 3] {
-        let [even, odd] = &self.of_step;
-        [even.load(Ordering::SeqCst), odd.load(Ordering::SeqCst), u64::from(self.stopping())]
+        let [one, other] = &self.of_step;
+        [one.load(Ordering::SeqCst), other.load(Ordering::SeqCst), u64::from(self.stopping())]
     }
 
-    fn hear(&self, from: usize, [even, odd, stop]: [u64; 3]) {
+    fn hear(&self, from: usize, [one, other, stop]: [u64; 3]) {
         if from == 0 {
-            self.of_step[0].store(even, Ordering::SeqCst);
-            self.of_step[1].store(odd, Ordering::SeqCst);
+            self.of_step[0].store(one, Ordering::SeqCst);
+            self.of_step[1].store(other, Ordering::SeqCst);
         }
         if stop != 0 {
             self.stop_elsewhere.store(true, Ordering::SeqCst);
@@ -142,9 +144,15 @@ impl SavePolicy {
         merit.is_some_and(|now| self.saved.is_none_or(|saved| now > saved))
     }
 
-    /// Decides, on rank 0 and for all ranks, whether to save after `step`.
-    pub(super) fn decide(&mut self, step: u64, settings: &recipe::Checkpoint, requests: &Requests) {
-        let by_steps = settings.every_steps > 0 && step.is_multiple_of(settings.every_steps);
+    /// Decides, on rank 0 and for all ranks, whether to save after `step`, one of `steps` in which they meet.
+    pub(super) fn decide(
+        &mut self,
+        step: u64,
+        settings: &recipe::Checkpoint,
+        steps: &Steps,
+        requests: &Requests,
+    ) {
+        let by_steps = steps.is_due(settings.every_steps, step);
         let minutes = self.since.elapsed().as_secs_f64() / 60.0;
         let by_time = settings.every_minutes > 0.0 && minutes >= settings.every_minutes;
         let due = settings.keep_last > 0 && (self.overdue || by_steps || by_time);

@@ -22,9 +22,9 @@ pub(super) struct Evaluated {
 impl Worker {
     /// Before a step: rank 0 decides for all ranks whether they save and stop at its end.
     pub(super) fn decide(&mut self, step: u64) {
-        if self.position.rank() == 0 {
-            let settings = &self.session.recipe.checkpoint;
-            self.save_policy.decide(step, settings, &self.session.requests);
+        let Session { recipe, steps, requests, .. } = &*self.session;
+        if self.position.rank() == 0 && steps.meets(step) {
+            self.save_policy.decide(step, &recipe.checkpoint, steps, requests);
         }
     }
 

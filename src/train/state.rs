@@ -1,13 +1,14 @@
 //! A worker's state: copied for a checkpoint, restored from one.
 
-use crate::checkpoint::{Checkpoint, MOST_UPDATES, Part, Score, Shared, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, Part, Score, Shared, Tensor, Tensors};
 use crate::train::average::Average;
 use crate::train::inspect::shown;
+use crate::train::local::Local;
 use crate::train::optim::{Optimizer, Waiting};
 use crate::train::replica::Replica;
 use crate::train::session::Session;
 use crate::train::worker::{Worker, exchange, optimizer};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use gradwire_exchange::{Entry, Exchange, Layout};
 use gradwire_models::kernels::flat::update_in_place;
 use std::time::Duration;
@@ -17,6 +18,9 @@ const WAITING: &str = "waiting";
 
 /// What of the optimizer's state is of the average of the weights.
 const AVERAGE: &str = "average";
+
+/// A rank's weights within a round.
+const LOCAL_WEIGHTS: &str = "local/weights";
 
 /// A rank's average of batch norm's statistics, all in one.
 const AVERAGE_BUFFERS: &str = "average/buffers";
@@ -34,15 +38,48 @@ impl Worker {
             own.insert_flat(AVERAGE_BUFFERS, &average.buffers);
         }
         own.insert_state("exchange", self.gradient.exchange.save());
+        if self.local.is_some() {
+            own.insert_state("local", self.named(&self.optimizer));
+            if !self.session.steps.meets(step) {
+                let weights = self.flat_weights()?;
+                own.insert_flat(LOCAL_WEIGHTS, &self.to_name_order(&weights));
+            }
+        }
         let shared = if self.position.rank() == 0 { Some(self.shared(step, test)?) } else { None };
         Ok(Part { rank: self.position.rank(), step, own, shared, stall: 0.0 })
+    }
+
+    /// An optimizer's vectors by name.
+    fn named(&self, optimizer: &Optimizer) -> gradwire_exchange::State {
+        let mut state = gradwire_exchange::State::default();
+        for (name, values) in optimizer.vectors() {
+            state.insert(name, Entry::F32(self.to_name_order(values)));
+        }
+        state
+    }
+
+    fn to_name_order(&self, values: &[f32]) -> Vec<f32> {
+        self.gradient.exchange.layout().to_name_order(values)
+    }
+
+    /// The weights as they are, in the flat gradient's layout.
+    fn flat_weights(&self) -> Result<Vec<f32>> {
+        let mut flat = vec![0.0; self.replica.params.len()];
+        let params = &self.replica.params;
+        params.update(|param, now| flat[param.range.clone()].copy_from_slice(now))?;
+        Ok(flat)
     }
 
     fn shared(&self, step: u64, test: Option<Score>) -> Result<Shared> {
         let mut weights = Tensors::default();
         for param in self.replica.params.iter() {
-            let values = Entry::F32(param.update(|values| values.to_vec())?);
-            let shape = param.var.dims().to_vec();
+            let values = match &self.local {
+                Some(local) if !self.session.steps.meets(step) => {
+                    local.weights[param.range.clone()].to_vec()
+                }
+                _ => param.update(|values| values.to_vec())?,
+            };
+            let (shape, values) = (param.var.dims().to_vec(), Entry::F32(values));
             weights.0.insert(param.name.clone(), Tensor { shape, values });
         }
         for (name, var) in self.replica.store.fixed() {
@@ -50,18 +87,24 @@ impl Worker {
             weights.0.insert(name, Tensor { shape: var.dims().to_vec(), values });
         }
         let mut optimizer = Tensors::default();
-        for (name, values) in self.optimizer.vectors() {
-            optimizer.insert_flat(name, &self.gradient.exchange.layout().to_name_order(values));
+        match &self.local {
+            None => {
+                for (name, values) in self.optimizer.vectors() {
+                    optimizer.insert_flat(name, &self.to_name_order(values));
+                }
+            }
+            Some(local) => {
+                let mut outer = self.named(&local.outer);
+                outer.insert("updates", Entry::U64(vec![local.outer.steps()]));
+                optimizer.insert_state("outer", outer);
+            }
         }
         if let Some(waiting) = self.optimizer.waiting(&self.replica.params)? {
             optimizer.insert_state(WAITING, waiting.into_state());
         }
         if let Some(average) = &self.average {
             let mut state = gradwire_exchange::State::default();
-            state.insert(
-                "weights",
-                Entry::F32(self.gradient.exchange.layout().to_name_order(&average.weights)),
-            );
+            state.insert("weights", Entry::F32(self.to_name_order(&average.weights)));
             state.insert("updates", Entry::U64(vec![average.updates]));
             optimizer.insert_state(AVERAGE, state);
         }
@@ -86,6 +129,7 @@ impl Worker {
         let state = State {
             replica: &self.replica,
             optimizer: &mut self.optimizer,
+            local: self.local.as_mut(),
             average: self.average.as_mut(),
             exchange: &mut self.gradient.exchange,
         };
@@ -100,6 +144,7 @@ impl Worker {
 struct State<'a> {
     replica: &'a Replica,
     optimizer: &'a mut Optimizer,
+    local: Option<&'a mut Local>,
     average: Option<&'a mut Average>,
     exchange: &'a mut Exchange,
 }
@@ -134,13 +179,26 @@ impl State<'_> {
                 .context("batch norm's statistics")?;
             update_in_place(&var, |buffer| buffer.copy_from_slice(values))?;
         }
-        let vectors =
-            checkpoint.optimizer_vectors(self.optimizer.names(), self.replica.params.len());
-        let vectors = vectors.context("the optimizer's state")?;
         let layout = self.exchange.layout();
-        let placed: Vec<_> = vectors.iter().map(|sorted| layout.from_name_order(sorted)).collect();
-        let borrowed: Vec<&[f32]> = placed.iter().map(Vec::as_slice).collect();
-        self.optimizer.set(&borrowed, checkpoint.manifest.updates);
+        let (held, scope) = match &self.local {
+            None => (&checkpoint.optimizer, ""),
+            Some(_) => (own, "local/"),
+        };
+        set_vectors(self.optimizer, (held, scope), layout, checkpoint.manifest.updates)
+            .context("the optimizer's state")?;
+        if let Some(local) = self.local {
+            let outer = &checkpoint.optimizer;
+            let updates = outer.updates("outer/updates")?;
+            set_vectors(&mut local.outer, (outer, "outer/"), layout, updates)
+                .context("the outer optimizer's state")?;
+            local.begin(&self.replica.params)?;
+            if own.0.contains_key(LOCAL_WEIGHTS) {
+                let values = own.f32s(LOCAL_WEIGHTS, &[layout.len()])?;
+                let values = layout.from_name_order(values);
+                let params = &self.replica.params;
+                params.update(|param, now| now.copy_from_slice(&values[param.range.clone()]))?;
+            }
+        }
         let waiting = checkpoint.optimizer.state(WAITING);
         if !waiting.is_empty() {
             let resumed = Waiting::from_state(waiting)
@@ -171,11 +229,24 @@ fn restore_average(
     let buffers = own.f32s(AVERAGE_BUFFERS, &[average.buffers.len()])?;
     average.weights = layout.from_name_order(weights);
     average.buffers.copy_from_slice(buffers);
-    average.updates = match checkpoint.optimizer.0.get(&format!("{AVERAGE}/updates")) {
-        Some(Tensor { values: Entry::U64(updates), .. }) if updates.len() == 1 => updates[0],
-        _ => bail!("it does not say how often it was updated"),
-    };
-    ensure!(average.updates < MOST_UPDATES, "{} updates are not possible", average.updates);
+    average.updates = checkpoint.optimizer.updates(&format!("{AVERAGE}/updates"))?;
+    Ok(())
+}
+
+/// Gives an optimizer the vectors that are `held` under `scope`.
+///
+/// # Errors
+/// When they are of another optimizer or model.
+fn set_vectors(
+    optimizer: &mut Optimizer,
+    (held, scope): (&Tensors, &str),
+    layout: &Layout,
+    updates: u64,
+) -> Result<()> {
+    let vectors = held.vectors(scope, optimizer.names(), layout.len())?;
+    let placed: Vec<_> = vectors.iter().map(|sorted| layout.from_name_order(sorted)).collect();
+    let borrowed: Vec<&[f32]> = placed.iter().map(Vec::as_slice).collect();
+    optimizer.set(&borrowed, updates);
     Ok(())
 }
 
@@ -200,9 +271,11 @@ pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> 
     for (rank, end) in ends.into_iter().enumerate() {
         let mut exchange = exchange(recipe, &parts, session.steps.last_step(), &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;
+        let (mut optimizer, mut local) = optimizer(recipe, &parts, &replica)?;
         let state = State {
             replica: &replica,
-            optimizer: &mut optimizer(&parts, &replica),
+            optimizer: &mut optimizer,
+            local: local.as_mut(),
             average: average.as_mut(),
             exchange: &mut exchange,
         };

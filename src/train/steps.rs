@@ -20,6 +20,16 @@ pub struct Steps {
     /// By how much a step's own number exceeds its scheduled one.
     ahead: i64,
     last_step: u64,
+    rounds: Option<Rounds>,
+}
+
+/// Where ranks exchange weights after rounds of local steps.
+#[derive(Clone, Copy, Debug)]
+struct Rounds {
+    /// The last step that exchanges gradients.
+    after: u64,
+    /// Steps of a round.
+    steps: u64,
 }
 
 impl Steps {
@@ -48,6 +58,9 @@ impl Steps {
             steps_per_epoch,
             ahead,
             last_step: recipe.train.max_steps.map_or(all, |max| max.min(all)),
+            rounds: recipe
+                .is_local()
+                .then_some(Rounds { after: recipe.local.after, steps: recipe.local.steps }),
         })
     }
 
@@ -85,6 +98,33 @@ impl Steps {
     /// The epoch of `step`, 1-based.
     pub fn epoch_of(&self, step: u64) -> u64 {
         self.scheduled(step).saturating_sub(1) / self.steps_per_epoch + 1
+    }
+
+    /// Whether a rank takes `step` by itself, and updates its weights by its own gradient.
+    pub fn is_local(&self, step: u64) -> bool {
+        self.rounds.is_some_and(|rounds| step > rounds.after)
+    }
+
+    /// Whether the ranks exchange something in `step`: gradients, or at the end of a round of local steps
+    /// how far they have come.
+    pub fn meets(&self, step: u64) -> bool {
+        self.rounds.is_none_or(|Rounds { after, steps }| {
+            step <= after || (step - after).is_multiple_of(steps) || step == self.last_step
+        })
+    }
+
+    /// The last step before `step` in which the ranks exchanged something, or 0.
+    pub fn met_before(&self, step: u64) -> u64 {
+        let before = step.saturating_sub(1);
+        match self.rounds {
+            Some(Rounds { after, steps }) if before > after => before - (before - after) % steps,
+            _ => before,
+        }
+    }
+
+    /// Whether what is to be done every so many steps, where ranks meet, is due in `step`; 0 for never.
+    pub fn is_due(&self, every: u64, step: u64) -> bool {
+        every > 0 && self.meets(step) && step / every > self.met_before(step) / every
     }
 
     /// Whether `step` is its epoch's last.

@@ -4,6 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
 use crate::train::average::Average;
 use crate::train::gradient::GradientExchange;
+use crate::train::local::Local;
 use crate::train::optim::Optimizer;
 use crate::train::parts::Parts;
 use crate::train::position::LivePosition;
@@ -42,6 +43,8 @@ pub(super) struct Worker {
     pub(super) replica: Replica,
     pub(super) gradient: GradientExchange,
     pub(super) optimizer: Optimizer,
+    /// With local steps.
+    pub(super) local: Option<Local>,
     /// Of the weights over the steps, if the recipe asks for one.
     pub(super) average: Option<Average>,
     pub(super) schedule: Schedule,
@@ -71,9 +74,20 @@ pub(super) fn exchange(
     Ok(exchange)
 }
 
-pub(super) fn optimizer(parts: &Parts<'_>, replica: &Replica) -> Optimizer {
+/// The optimizer of a rank, and with local steps what they need.
+pub(super) fn optimizer(
+    recipe: &Recipe,
+    parts: &Parts<'_>,
+    replica: &Replica,
+) -> Result<(Optimizer, Option<Local>)> {
     let correction = parts.policy.momentum();
-    Optimizer::new(parts.optimizer, correction, &replica.params, parts.model.table())
+    let local = Local::new(recipe, correction, replica)?;
+    // Whoever exchanges weights needs all rows of a table as they are: none waits.
+    let (correction, table) = match local {
+        Some(_) => (0.0, None),
+        None => (correction, parts.model.table()),
+    };
+    Ok((Optimizer::new(parts.optimizer, correction, &replica.params, table), local))
 }
 
 impl Worker {
@@ -104,9 +118,11 @@ impl Worker {
         let exchange = exchange(recipe, &run_parts, steps.last_step(), &mut replica, collective)?;
         let faults = session.faults.clone();
         let spoils = move |step| faults.spoils_gradient(rank, step);
+        let (optimizer, local) = optimizer(recipe, &run_parts, &replica)?;
         let mut worker = Self {
             gradient: GradientExchange::new(recipe, exchange, position.clone(), spoils),
-            optimizer: optimizer(&run_parts, &replica),
+            optimizer,
+            local,
             average: Average::new(recipe.average, &replica)?,
             schedule: Schedule::new(
                 recipe.schedule.clone(),
@@ -132,29 +148,24 @@ impl Worker {
     /// Adds the step's weights to their average, if there is one and it is due.
     pub(super) fn update_average(&mut self, step: u64) -> Result<()> {
         let steps = &self.session.steps;
-        let scheduled = steps.scheduled(step);
-        let Some(average) = self.average.as_mut().filter(|average| average.is_due(scheduled))
-        else {
+        let Some(average) = &mut self.average else { return Ok(()) };
+        let [before, scheduled] = [steps.met_before(step), step].map(|step| steps.scheduled(step));
+        if !steps.meets(step) || !average.is_due(before, scheduled) {
             return Ok(());
-        };
+        }
         if average.changes_weights() {
             self.optimizer.settle(&self.replica.params)?;
         } else {
             self.optimizer.catch_up(&self.replica.params, None)?;
         }
-        average.after_step(&self.replica, scheduled, steps.scheduled(steps.last_step()))
-    }
-
-    /// Puts the average, which is evaluated and saved, in the weights' place; called again it puts the
-    /// weights back.
-    pub(super) fn swap_average(&mut self) -> Result<()> {
-        self.average.as_mut().map_or(Ok(()), |average| average.swap(&self.replica))
+        average.after_step(&self.replica, scheduled, steps.scheduled(steps.last_step()))?;
+        self.local.as_mut().map_or(Ok(()), |local| local.begin(&self.replica.params))
     }
 
     /// Compares the replicas' weights if it is due; they are equal bit for bit, or something is broken.
     pub(super) fn compare_replicas(&mut self, step: u64) -> Result<()> {
         let every = self.session.recipe.exchange.compare_replicas_every;
-        if every == 0 || !step.is_multiple_of(every) {
+        if !self.session.steps.is_due(every, step) {
             return Ok(());
         }
         self.optimizer.catch_up(&self.replica.params, None)?;

@@ -110,6 +110,14 @@ impl Feedback {
         }
     }
 
+    /// Multiplies the residual, and the velocity if there is one, by `factor`.
+    pub(crate) fn rescale(&mut self, factor: f32) {
+        self.residual.iter_mut().for_each(|value| *value *= factor);
+        if let Some(momentum) = &mut self.momentum {
+            momentum.velocity.iter_mut().for_each(|value| *value *= factor);
+        }
+    }
+
     /// Puts `residual`, and with momentum correction `velocity`, into `state`, in name order.
     pub(crate) fn save(&self, layout: &Layout, state: &mut State) {
         state.insert("residual", Entry::F32(layout.to_name_order(&self.residual)));

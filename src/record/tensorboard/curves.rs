@@ -23,13 +23,18 @@ fn step_values(step: &Step) -> Vec<Summary_Value> {
     let mut values = vec![
         scalar("Train/loss", step.loss),
         scalar("Train/learning_rate", step.learning_rate),
-        scalar("exchange/seconds", step.exchange_seconds),
-        scalar("exchange/exposed_seconds", step.exposed_seconds),
-        scalar("exchange/wire_bytes", step.wire_bytes),
         scalar("exchange/wire_bytes_total", step.wire_bytes_total as f64),
-        scalar("exchange/bits_per_parameter", step.bits_per_parameter),
-        scalar("exchange/compression_ratio", step.compression_ratio),
     ];
+    // Within a round of local steps nothing is exchanged.
+    if step.wire_bytes > 0.0 {
+        values.extend([
+            scalar("exchange/seconds", step.exchange_seconds),
+            scalar("exchange/exposed_seconds", step.exposed_seconds),
+            scalar("exchange/wire_bytes", step.wire_bytes),
+            scalar("exchange/bits_per_parameter", step.bits_per_parameter),
+            scalar("exchange/compression_ratio", step.compression_ratio),
+        ]);
+    }
     let speed = (step.seconds > 0.0).then(|| step.samples as f64 / step.seconds);
     values.extend(scalars([
         ("Train/accuracy", step.accuracy),

@@ -91,7 +91,8 @@ fn train(definition: &dyn Definition, moves: bool) -> (Vec<f32>, Vec<Vec<f32>>) 
             let waiting = optimizer.waiting(&params).unwrap();
             let checkpoint = saved(&optimizer);
             optimizer = Optimizer::new(definition, 0.0, &params, TABLE);
-            let vectors = checkpoint.optimizer_vectors(optimizer.names(), params.len()).unwrap();
+            let vectors =
+                checkpoint.optimizer.vectors("", optimizer.names(), params.len()).unwrap();
             optimizer.set(&vectors, checkpoint.manifest.updates);
             if let Some(waiting) = waiting {
                 optimizer.resume(&params, &waiting).unwrap();
@@ -166,7 +167,7 @@ fn the_state_of_another_optimizer_is_refused() {
     let of = |config: &Config| Optimizer::new(config.definition(), 0.0, &params, TABLE);
     let refusal = |from: &Config, to: &Config| {
         let checkpoint = saved(&of(from));
-        let found = checkpoint.optimizer_vectors(of(to).names(), params.len());
+        let found = checkpoint.optimizer.vectors("", of(to).names(), params.len());
         found.map(|_| ()).unwrap_err().to_string()
     };
     let (sgd, adamw) = (Config::default(), Config::Adamw(Adamw::default()));
@@ -178,7 +179,7 @@ fn the_state_of_another_optimizer_is_refused() {
     let plain = Config::Sgd(Sgd { momentum: 0.0, ..Sgd::default() });
     let checkpoint = saved(&of(&adamw));
     assert!(refusal(&plain, &adamw).contains("holds no vectors"));
-    assert!(checkpoint.optimizer_vectors(of(&plain).names(), params.len()).unwrap().is_empty());
+    assert!(checkpoint.optimizer.vectors("", of(&plain).names(), params.len()).unwrap().is_empty());
 }
 
 /// Some steps of SGD with decay at a falling rate: with a momentum of 0.9 in the rule, or in the
