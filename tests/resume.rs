@@ -77,6 +77,9 @@ fn every_scheme_goes_on_bit_for_bit() {
         if name == "topk" {
             let buckets = ["--set", "policy.bucketing=parameter"];
             variants.push([&buckets[..], &["--set", "exchange.overlap=true"]].concat());
+            let rules =
+                "policy.rules=[{match='*.bias',scheme='qsgd'},{match='fc.*',scheme='powersgd'}]";
+            variants.push(vec!["--set", rules]);
         }
         for (number, variant) in variants.iter().enumerate() {
             let still = ["--set", "optimizer.momentum=0"];

@@ -189,6 +189,9 @@ impl Eval {
                 "checkpoint": saved.file, "step": saved.step, "samples": score.samples,
                 "test_accuracy": accuracy, "test_loss": loss,
             });
+            if let Some(top5) = score.top5_accuracy() {
+                line["test_top5_accuracy"] = top5.into();
+            }
             if let Some(bits) = bits_per_byte {
                 line["perplexity"] = loss.exp().into();
                 line["bits_per_byte"] = bits.into();
@@ -202,12 +205,15 @@ impl Eval {
                     three_digits(bits)
                 )
             });
+            let top5 = score.top5_accuracy();
+            let top5 = top5.map(|top5| format!(" ({:.2} % among the first five)", 100.0 * top5));
             println!(
-                "{} on {}: {:.2} % of {} right, loss {loss:.4}{} ({}, step {})",
+                "{} on {}: {:.2} % of {} right{}, loss {loss:.4}{} ({}, step {})",
                 saved.recipe.model.name(),
                 saved.recipe.dataset.name(),
                 100.0 * accuracy,
                 score.samples,
+                top5.unwrap_or_default(),
                 continued.unwrap_or_default(),
                 saved.file.display(),
                 saved.step

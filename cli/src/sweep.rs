@@ -61,9 +61,6 @@ impl Sweep {
         let recipe = source.table()?;
         // What is wrong with the recipe itself is told before anything about the sweep.
         let mut typed = Recipe::from_table(recipe.clone())?;
-        if let Some(note) = source.batch_note(&typed).filter(|_| !self.running.is_silent()) {
-            eprintln!("note: {note}");
-        }
         if let Some(name) = self.name {
             typed = typed.with("name", name)?;
         }
@@ -75,6 +72,14 @@ impl Sweep {
             links: self.links,
             seeds: self.running.seeds.unwrap_or(SEEDS),
         };
-        Ok((self.running, Asked::of_sweep(typed, &sweep, None)?))
+        let asked = Asked::of_sweep(typed, &sweep, None)?;
+        let mut notes: Vec<String> = Vec::new();
+        for note in sweep.recipes()?.iter().filter_map(|recipe| source.batch_note(recipe)) {
+            if !notes.contains(&note) && !self.running.is_silent() {
+                eprintln!("note: {note}");
+                notes.push(note);
+            }
+        }
+        Ok((self.running, asked))
     }
 }

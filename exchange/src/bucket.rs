@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::compress::{Built, Compressor};
+use crate::compress::{Built, Compressor, Feedback};
 use crate::layout::BucketRange;
 use crate::reducer::{Mail, Reducer};
 use crate::wire::Kind;
@@ -17,6 +17,8 @@ pub(crate) struct Bucket {
     pub(crate) engine: Engine,
     /// What its last messages spoke of, if they can be read by blocks.
     pub(crate) touched: Option<Touched>,
+    /// Whether what it leaves unsent is kept as its residual, where the exchange keeps one; else it is dropped.
+    pub(crate) feeds_back: bool,
 }
 
 /// What reduces a bucket.
@@ -30,7 +32,7 @@ pub(crate) enum Engine {
 }
 
 impl Bucket {
-    pub(crate) fn new(place: &BucketRange, built: Built) -> Self {
+    pub(crate) fn new(place: &BucketRange, built: Built, feeds_back: bool) -> Self {
         let range = place.range.clone();
         let mut engine = match built {
             _ if range.is_empty() => Engine::Plain,
@@ -43,7 +45,7 @@ impl Bucket {
             _ => false,
         };
         let touched = by_blocks.then(|| Touched::new(range.len()));
-        Self { range, engine, touched }
+        Self { range, engine, touched, feeds_back }
     }
 
     /// Elements.
@@ -113,6 +115,15 @@ impl Bucket {
             Engine::Codec(compressor) => compressor.gauges(),
             Engine::Rounds(reducer, _) => reducer.gauges(),
         }
+    }
+
+    /// Ends a step's feedback: what buckets that feed back have left unsent is their residual now, and what others
+    /// have is dropped.
+    pub(crate) fn keep_unsent(buckets: &[Bucket], feedback: &mut Feedback) {
+        for bucket in buckets.iter().filter(|bucket| !bucket.feeds_back) {
+            bucket.elements_mut(feedback.pending()).fill(0.0);
+        }
+        feedback.commit();
     }
 
     /// Puts the entries of every compressor and reducer into `state`, under `bucket.N/`.

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use self::gradients::{LAPLACE, gradients, laplaces, uniform};
 use crate::compress::compressor::RANGE_UNIT;
-use crate::compress::{Built, Compressor, Encoded, Law, Scheme, Seat};
+use crate::compress::{Built, Compressor, Encoded, Law, Seat};
 use crate::rng::Stream;
-use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Solo, State, mesh};
+use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Scheme, Solo, State, mesh};
 
 /// A law that a scheme breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,9 +6,11 @@ mod encode;
 mod finish;
 mod rounds;
 
+use std::collections::HashMap;
+
 use crate::bucket::{Bucket, Item};
 use crate::collective::Collective;
-use crate::compress::{Feedback, Run, Scheme};
+use crate::compress::{Feedback, Run};
 use crate::cpu::Stopwatch;
 use crate::group::{Buffers, GroupExchange, Member, Received, StepContext, first_refusal};
 use crate::layout::{BucketRange, Layout};
@@ -16,9 +18,9 @@ use crate::measure::Distortion;
 use crate::refusal;
 use crate::topology::{Route, Setup, Topology, Wiring};
 use crate::traffic::{Leg, Operation};
-use crate::wire::{Kind, floats, frame};
+use crate::wire::{Frame, Kind, Reader, floats, frame};
 use crate::zeros::{Gradient, Zeros};
-use crate::{Error, Policy, Result, State, Traffic};
+use crate::{Error, Policy, Result, Scheme, State, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
 const MAX_BUCKET: usize = 1 << 29;
@@ -39,7 +41,8 @@ const MAX_BUCKET: usize = 1 << 29;
 /// # Buckets
 /// The flat gradient lies in the order of the buckets: [`layout`](Self::layout) says where each
 /// parameter lies, [`buckets`](Self::buckets) which stretch each bucket is. Parameters come in order
-/// of name, those below the policy's `dense_below` behind the others.
+/// of name, those that go by a rule of the policy behind the others, rule by rule, and last those below its
+/// `dense_below`.
 ///
 /// # Failures
 /// When a call fails, the step is over: residual and compressors are what they were before the
@@ -47,7 +50,7 @@ const MAX_BUCKET: usize = 1 << 29;
 /// groups that had not are as given. The group that failed is also as given if the error is
 /// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are two
 /// exceptions: local clipping without feedback scales the gradient in place; and buckets that are
-/// sent as they are, beside those of a scheme of several rounds, may hold the mean. A [`Support`](crate::Support)
+/// sent in one message, beside those of a scheme of several rounds, may hold the mean. A [`Support`](crate::Support)
 /// covers what the gradient then holds: outside of it, the gradient is zero.
 ///
 /// After [`Error::NonFinite`] or [`Error::Aborted`] the group of ranks can go on, with a new step or
@@ -61,6 +64,9 @@ pub struct Exchange {
     route: Route,
     distortion: Distortion,
     underway: Option<Underway>,
+    /// Of each of the policy's rules, the bytes that this rank has sent in the step about its parameters, and those
+    /// that they would take as plain f32.
+    sent_by_rules: Vec<[u64; 2]>,
 }
 
 /// A step that has begun and is not finished.
@@ -113,7 +119,12 @@ impl Exchange {
             return Err(Error::world_size(world_size));
         }
         let bucketing = policy.bucketing.clone().unwrap_or_default();
-        let (layout, ranges) = bucketing.arrange(layout, policy.dense_below.unwrap_or(0));
+        let names: Vec<&str> = layout.parameters().iter().map(|p| p.name.as_str()).collect();
+        let rules = policy.rules_of(&names)?;
+        let rules: HashMap<String, Option<usize>> =
+            names.into_iter().map(String::from).zip(rules).collect();
+        let (layout, ranges) =
+            bucketing.arrange(layout, policy.dense_below.unwrap_or(0), |name| rules[name]);
         if let Some(large) = ranges.iter().find(|bucket| bucket.range.len() > MAX_BUCKET) {
             let problem = format!(
                 "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
@@ -142,12 +153,14 @@ impl Exchange {
         };
         let buckets = setup.buckets(rank);
         let route = Route::new(&setup, &mut *collective)?;
-        let feedback = scheme.feedback().then(|| Feedback::new(layout.len(), policy.momentum()));
+        let feeds_back = policy.schemes(scheme).any(Scheme::feedback);
+        let feedback = feeds_back.then(|| Feedback::new(layout.len(), policy.momentum()));
         let groups = vec![(0..buckets.len()).collect()];
         let (zeros, buffers) = (Zeros::default(), no_buffers(1));
         let member = Member { layout, buckets, feedback, collective, zeros, buffers };
         let distortion = Distortion::default();
-        Ok(Self { member, policy, ranges, groups, route, distortion, underway: None })
+        let (underway, sent_by_rules) = (None, Vec::new());
+        Ok(Self { member, policy, ranges, groups, route, distortion, underway, sent_by_rules })
     }
 
     /// The buckets, by number: which parameters each holds, and where they lie. A bucket's part of
@@ -263,6 +276,12 @@ impl Exchange {
     pub fn begin(&mut self, step: u64) {
         self.distortion.begin();
         self.member.zeros.begin(None);
+        self.sent_by_rules = vec![[0, 0]; self.policy.rules.len()];
+        for bucket in &self.ranges {
+            if let Some(rule) = bucket.rule {
+                self.sent_by_rules[rule][1] += dense_bytes(bucket.range.len());
+            }
+        }
         let received = self.groups.iter().map(|_| None).collect();
         let parameters = self.member.layout.len() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
@@ -311,7 +330,8 @@ impl Exchange {
     ) -> Result<(Vec<Item>, Received)> {
         let start = Stopwatch::start();
         let as_given = self.member.feedback.is_none() && !self.clips();
-        if self.is_dense() && context.world_size == 1 && as_given {
+        let counts = !self.policy.rules.is_empty();
+        if self.is_dense() && context.world_size == 1 && as_given && !counts {
             // The mean over one rank is its gradient: nothing to copy.
             let mut buckets = self.groups[group].iter().map(|number| &self.member.buckets[*number]);
             if !buckets.all(|bucket| floats::all_finite(bucket.elements(gradient))) {
@@ -367,8 +387,24 @@ impl Exchange {
         leg: &mut Leg,
     ) -> Result<Received> {
         leg.wire_bytes = message.len() as u64;
+        self.count(items, &message);
         let mut group = GroupExchange { member: &mut self.member, context, items, gradient, leg };
         self.route.average(&mut group, message)
+    }
+
+    /// Counts a message of this rank about some items for the rules that their buckets go by.
+    fn count(&mut self, items: &[Item], message: &[u8]) {
+        if self.policy.rules.is_empty() {
+            return;
+        }
+        let mut reader = Reader::new(message);
+        for item in items {
+            let before = reader.rest().len();
+            Frame::split(&mut reader).expect("invariant: a rank reads its own frames");
+            if let Some(rule) = self.ranges[item.bucket].rule {
+                self.sent_by_rules[rule][0] += (before - reader.rest().len()) as u64;
+            }
+        }
     }
 
     /// Gives up, and with it the step that is under way on this rank, if any. On every rank the
@@ -463,8 +499,7 @@ impl Exchange {
     /// A leg of a group, with the bytes that it would take as plain f32.
     fn leg(&self, group: usize, operation: Operation) -> Leg {
         let lengths = self.groups[group].iter().map(|number| self.member.buckets[*number].length());
-        let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
-        Leg { group, operation, dense_bytes: dense_bytes as u64, ..Leg::default() }
+        Leg { group, operation, dense_bytes: lengths.map(dense_bytes).sum(), ..Leg::default() }
     }
 
     /// Tells every rank this rank's own error instead of what they await, and returns the error
@@ -477,6 +512,11 @@ impl Exchange {
             Err(_) => own,
         }
     }
+}
+
+/// Bytes of a bucket of so many elements as plain f32, with its header.
+fn dense_bytes(length: usize) -> u64 {
+    (frame::HEADER_BYTES + 4 * length) as u64
 }
 
 /// No buffers, for so many groups.

@@ -166,28 +166,36 @@ impl Bucketing {
         }
     }
 
-    /// Assigns every parameter to a bucket, at least one, in ascending order of name; those of
-    /// fewer than `dense_below` elements to one of their own, the last, that is not compressed.
+    /// Assigns every parameter to a bucket, at least one, in ascending order of name: first those
+    /// that go by no rule, then those of each of the `rules`, which are said by name; last, in one bucket that is not
+    /// compressed, those of fewer than `dense_below` elements that go by none.
     /// Returns the layout in which the parameters of each bucket lie end to end, bucket after
     /// bucket, and the buckets' places in it.
-    pub(crate) fn arrange(&self, layout: Layout, dense_below: usize) -> (Layout, Vec<BucketRange>) {
+    pub(crate) fn arrange(
+        &self,
+        layout: Layout,
+        dense_below: usize,
+        rules: impl Fn(&str) -> Option<usize>,
+    ) -> (Layout, Vec<BucketRange>) {
         let limit = match self {
             Bucketing::Whole => usize::MAX,
             Bucketing::Parameter => 0,
             Bucketing::Bytes(bytes) => bytes / size_of::<f32>(),
         };
-        let mut by_name = layout.parameters;
-        by_name.sort_by(|one, other| one.name.cmp(&other.name));
-        let (small, large): (Vec<Parameter>, Vec<Parameter>) =
-            by_name.into_iter().partition(|parameter| parameter.range.len() < dense_below);
+        let class = |parameter: &Parameter| {
+            let rule = rules(&parameter.name);
+            (rule.is_none() && parameter.range.len() < dense_below, rule)
+        };
+        let mut parameters: Vec<((bool, Option<usize>), Parameter)> =
+            layout.parameters.into_iter().map(|parameter| (class(&parameter), parameter)).collect();
+        parameters.sort_by(|(one, a), (other, b)| one.cmp(other).then_with(|| a.name.cmp(&b.name)));
         let mut arranged = Layout::default();
         let mut buckets: Vec<BucketRange> = Vec::new();
-        let parameters = large.into_iter().map(|parameter| (parameter, false));
-        for (parameter, dense) in parameters.chain(small.into_iter().map(|small| (small, true))) {
+        for ((dense, rule), parameter) in parameters {
             let length = parameter.range.len();
             let fits = |last: &&mut BucketRange| {
                 let has_room = length <= limit.saturating_sub(last.range.len());
-                last.dense == dense && (dense || has_room)
+                (last.dense, last.rule) == (dense, rule) && (dense || has_room)
             };
             let (number, start) = (arranged.parameters.len(), arranged.len());
             arranged.parameters.push(Parameter { range: start..start + length, ..parameter });
@@ -197,11 +205,12 @@ impl Bucketing {
                     parameters: number..number + 1,
                     range: start..start + length,
                     dense,
+                    rule,
                 }),
             }
         }
         if buckets.is_empty() {
-            buckets.push(BucketRange { parameters: 0..0, range: 0..0, dense: false });
+            buckets.push(BucketRange { parameters: 0..0, range: 0..0, dense: false, rule: None });
         }
         (arranged, buckets)
     }
@@ -216,6 +225,8 @@ pub struct BucketRange {
     pub range: Range<usize>,
     /// Whether it is sent as it is, whatever the scheme.
     pub dense: bool,
+    /// The number of the policy's rule that its parameters go by.
+    pub(crate) rule: Option<usize>,
 }
 
 #[cfg(test)]
@@ -249,7 +260,7 @@ mod tests {
     /// The buckets as their lengths, a minus for the dense one; they cover the gradient once, in
     /// order, and so do their parameters.
     fn buckets(bucketing: &Bucketing, layout: &Layout, dense_below: usize) -> Vec<isize> {
-        let (arranged, buckets) = bucketing.arrange(layout.clone(), dense_below);
+        let (arranged, buckets) = bucketing.arrange(layout.clone(), dense_below, |_| None);
         let mut end = 0;
         for bucket in &buckets {
             assert_eq!(bucket.range.start, end);
@@ -269,16 +280,32 @@ mod tests {
     #[test]
     fn small_parameters_lie_behind_the_others_and_states_are_saved_by_name() {
         let layout = layout(&[("a", 1), ("b", 3), ("c", 2), ("d", 4)]);
-        let (arranged, buckets) = Bucketing::Whole.arrange(layout.clone(), 3);
+        let (arranged, buckets) = Bucketing::Whole.arrange(layout.clone(), 3, |_| None);
         let names: Vec<&str> = arranged.parameters().iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["b", "d", "a", "c"]);
-        assert_eq!(buckets[1], BucketRange { parameters: 2..4, range: 7..10, dense: true });
+        let small = BucketRange { parameters: 2..4, range: 7..10, dense: true, rule: None };
+        assert_eq!(buckets[1], small);
         let by_name: Vec<f32> = (0..10).map(|i| i as f32).collect();
         let flat = arranged.from_name_order(&by_name);
         assert_eq!(flat, [1.0, 2.0, 3.0, 6.0, 7.0, 8.0, 9.0, 0.0, 4.0, 5.0]);
         assert_eq!(arranged.to_name_order(&flat), by_name);
         // Arranged once more, for other buckets, it is as if it had been given by name.
-        assert_eq!(Bucketing::Whole.arrange(arranged, 0).0, layout);
+        assert_eq!(Bucketing::Whole.arrange(arranged, 0, |_| None).0, layout);
+    }
+
+    #[test]
+    fn buckets_never_mix_rules_and_rules_come_before_sizes() {
+        let layout = layout(&[("a", 1), ("b", 3), ("c", 2), ("d", 4), ("e", 1)]);
+        let rules = |name: &str| ["d", "a"].iter().position(|of| name == *of);
+        let (arranged, buckets) = Bucketing::Bytes(24).arrange(layout, 2, rules);
+        let found = buckets.iter().map(|bucket| {
+            let names = arranged.parameters()[bucket.parameters.clone()].iter();
+            (names.map(|p| p.name.as_str()).collect::<String>(), bucket.rule, bucket.dense)
+        });
+        let found: Vec<_> = found.collect();
+        let expected =
+            [("bc", None, false), ("d", Some(0), false), ("a", Some(1), false), ("e", None, true)];
+        assert_eq!(found, expected.map(|(names, rule, dense)| (names.to_string(), rule, dense)));
     }
 
     #[test]

@@ -65,7 +65,6 @@ mod group;
 mod layout;
 mod measure;
 pub mod network;
-mod policy;
 mod reducer;
 #[doc(hidden)]
 pub mod refusal;
@@ -88,15 +87,14 @@ pub use collective::{
 };
 pub use compress::{
     About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, Properties, QsgdValues,
-    Quantised, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
-    StepMessages, Summary, Values,
+    Quantised, Ratio, Run, Seat, Soundness, SparseBlocks, Statistics, StepEnd, StepMessages,
+    Summary, Values,
 };
 pub use error::{Awaited, Error, Result};
 pub use exchange::Exchange;
 pub use layout::{BucketRange, Bucketing, Layout, Parameter};
-pub use policy::Policy;
 pub use reducer::{Alone, BucketGradient, Next, Reducer, Round};
-pub use schemes::SchemeConfig;
+pub use schemes::{Policy, Rule, Scheme, SchemeConfig};
 pub use state::{Entry, State};
 pub use support::Support;
 pub use topology::{Downlink, Topology, Wiring};

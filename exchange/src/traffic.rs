@@ -97,6 +97,8 @@ pub struct Traffic {
     pub legs: Vec<Leg>,
     /// What this rank's thread computed after the last group: what compressors learn, gauges.
     pub finish_cpu: Duration,
+    /// Of each of the policy's rules, what its parameters have of `wire_bytes` and of `dense_bytes`.
+    pub rules: Vec<[u64; 2]>,
 }
 
 /// Which collective carried a leg.

@@ -7,7 +7,7 @@ mod common;
 use common::{COMPRESSED, Echo, PATIENT, Ran, Random, Trial, bits, half, parameters, wirings};
 use gradwire_exchange::schemes::{signsgd, topk};
 use gradwire_exchange::{
-    Bucketing, Collective, Error, Exchange, Gradient, Scheme, SchemeConfig, State, Support,
+    Bucketing, Collective, Error, Exchange, Gradient, Rule, Scheme, SchemeConfig, State, Support,
     Topology, mesh,
 };
 
@@ -113,6 +113,115 @@ fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
         let again: Vec<Vec<Ran>> =
             grouped.everywhere(3, |rank, mut exchange| grouped.steps(rank, &mut exchange, 1..=4));
         assert!(again.iter().all(|again| *again == once), "{scheme:?}");
+    }
+}
+
+fn rule(pattern: &str, scheme: &SchemeConfig) -> Rule {
+    Rule { pattern: pattern.to_string(), scheme: scheme.clone() }
+}
+
+/// A rule that every parameter goes by is its scheme: the same means, states, bytes and gauges.
+#[test]
+fn a_rule_for_every_parameter_is_its_scheme() {
+    for scheme in SchemeConfig::specimens() {
+        for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
+            for mut alone in bare_trials(&scheme, &bucketing) {
+                alone.policy = alone.policy.or(scheme.default_policy());
+                let mut ruled = Trial { scheme: SchemeConfig::default(), ..alone.clone() };
+                ruled.policy.rules = vec![rule("*", &scheme)];
+                assert!(ruled.is_valid(), "{ruled:?}");
+                assert_eq!(ruled.run(2), alone.run(2), "{ruled:?}");
+            }
+        }
+    }
+}
+
+/// What each rank has after the steps of a trial, with a state saved and taken up after the second: the bits of the
+/// means, the residual, the state of each bucket, and the bytes of each step, of the first rule and of all others.
+fn ruled(trial: &Trial) -> Vec<(Vec<Vec<u32>>, Vec<f32>, State, Vec<[u64; 2]>)> {
+    let run = |steps: std::ops::RangeInclusive<u64>, states: Option<&[State]>| {
+        trial.over(3, |rank, mut exchange| {
+            if let Some(states) = states {
+                exchange.restore(&states[rank]).unwrap();
+            }
+            let (mut means, mut bytes) = (Vec::new(), Vec::new());
+            for step in steps.clone() {
+                let mut gradient = Trial::gradient(rank, step);
+                let traffic = exchange.allreduce(step, &mut gradient).unwrap();
+                let [wire, dense] = traffic.rules[0];
+                assert!(wire <= traffic.wire_bytes && dense == 2 * 24 + 4 * (9 + 2048));
+                means.push(bits(&gradient));
+                bytes.push([wire, traffic.wire_bytes - wire]);
+            }
+            let residual = exchange.residual().map_or(vec![0.0; LENGTH], <[f32]>::to_vec);
+            (means, residual, exchange.save(), bytes)
+        })
+    };
+    let whole = run(1..=4, None);
+    let first = run(1..=2, None);
+    let states: Vec<State> = first.iter().map(|ran| ran.2.clone()).collect();
+    for (rank, rest) in run(3..=4, Some(&states)).into_iter().enumerate() {
+        assert_eq!(
+            (&rest.0[..], &rest.1, &rest.2),
+            (&whole[rank].0[2..], &whole[rank].1, &whole[rank].2)
+        );
+    }
+    whole
+}
+
+/// Where a rule parts the parameters, each of them ends as where its scheme is everybody's: means, residuals, what
+/// compressors have learnt, and bytes.
+#[test]
+fn parameters_that_go_by_a_rule_and_others_do_not_meet() {
+    const RULED: &str = "p[45]";
+    let from = LENGTH - 9 - 2048;
+    let powersgd = SchemeConfig::all().into_iter().find(|one| one.about().name == "powersgd");
+    let qsgd = SchemeConfig::Qsgd(Default::default());
+    let others = [SchemeConfig::default(), half(), qsgd, powersgd.unwrap()];
+    for (scheme, wiring) in SchemeConfig::specimens()
+        .iter()
+        .flat_map(|scheme| wirings().into_iter().map(move |wiring| (scheme, wiring)))
+    {
+        let trial = |scheme: &SchemeConfig, other: &SchemeConfig| {
+            let mut trial = Trial::new(scheme, wiring);
+            (trial.policy.dense_below, trial.policy.momentum_correction) = (Some(0), Some(0.0));
+            trial.policy.rules = vec![rule(RULED, other)];
+            trial
+        };
+        let alone = trial(scheme, scheme);
+        let alone = alone.is_valid().then(|| ruled(&alone));
+        for other in &others {
+            let mixed = trial(scheme, other);
+            if !mixed.is_valid() {
+                continue;
+            }
+            let mixed_case = format!("{mixed:?}");
+            let (mixed, by_other) = (ruled(&mixed), trial(other, other));
+            let by_other = by_other.is_valid().then(|| ruled(&by_other));
+            for rank in 0..3 {
+                let (means, residual, state, bytes) = &mixed[rank];
+                for (expected, range, number, buckets) in
+                    [(&alone, 0..from, 1, 0..4), (&by_other, from..LENGTH, 0, 4..6)]
+                {
+                    // A server that compresses has nothing to say of `dense` alone.
+                    let Some(expected) = expected.as_ref().map(|ranks| &ranks[rank]) else {
+                        continue;
+                    };
+                    for (step, mean) in means.iter().enumerate() {
+                        assert_eq!(
+                            mean[range.clone()],
+                            expected.0[step][range.clone()],
+                            "{mixed_case}"
+                        );
+                        assert_eq!(bytes[step][number], expected.3[step][number], "{mixed_case}");
+                    }
+                    assert_eq!(residual[range.clone()], expected.1[range], "{mixed_case}");
+                    for bucket in buckets.map(|bucket| format!("bucket.{bucket}")) {
+                        assert_eq!(state.scope(&bucket), expected.2.scope(&bucket), "{mixed_case}");
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -105,6 +105,18 @@ impl Config {
 /// # Errors
 /// As [`Config::parameters`].
 pub fn parameters(model: &dyn Definition, input: &Input, classes: usize) -> Result<u64> {
+    Ok(trainable(model, input, classes)?.into_iter().map(|(_, elements)| elements).sum())
+}
+
+/// The trainable variables that they are, in order of name, each with the number of its elements.
+///
+/// # Errors
+/// As [`Config::parameters`].
+pub fn trainable(
+    model: &dyn Definition,
+    input: &Input,
+    classes: usize,
+) -> Result<Vec<(String, u64)>> {
     count_trainable(|vb| build(model, input, classes, vb))
 }
 

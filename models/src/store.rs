@@ -217,26 +217,32 @@ impl SimpleBackend for Backend {
     }
 }
 
-/// The number of trainable elements that `build` asks its builder for. Each variable that it gets is
-/// one zero, broadcast to the variable's shape; a batch norm's statistics are not broadcast.
+/// The trainable variables that `build` asks its builder for, in order of name, each with the number of its elements.
+/// Each variable that it gets is one zero, broadcast to the variable's shape; a batch norm's statistics are not
+/// broadcast.
 ///
 /// # Errors
-/// What `build` returns, and when the number does not fit.
-pub(crate) fn count_trainable<T>(build: impl FnOnce(VarBuilder) -> Result<T>) -> Result<u64> {
+/// What `build` returns, and when the numbers do not add up within a `u64`.
+pub(crate) fn count_trainable<T>(
+    build: impl FnOnce(VarBuilder) -> Result<T>,
+) -> Result<Vec<(String, u64)>> {
     let shapes = Arc::new(Mutex::new(BTreeMap::new()));
     let backend = Box::new(Outline(Arc::clone(&shapes)));
     build(VarBuilder::from_backend(backend, DType::F32, Device::Cpu))?;
     let shapes = shapes.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut count = 0u64;
+    let (mut count, mut counted) = (0u64, Vec::new());
     for (name, shape) in shapes.iter().filter(|(name, _)| is_trainable(name)) {
         let sizes = shape.iter().map(|size| u64::try_from(*size).ok());
         let elements = sizes.into_iter().try_fold(1u64, |n, size| n.checked_mul(size?));
-        match elements.and_then(|elements| count.checked_add(elements)) {
-            Some(sum) => count = sum,
+        match elements.zip(elements.and_then(|elements| count.checked_add(elements))) {
+            Some((elements, sum)) => {
+                count = sum;
+                counted.push((name.clone(), elements));
+            }
             None => bail!("{name} of shape {shape:?} has more elements than can be counted"),
         }
     }
-    Ok(count)
+    Ok(counted)
 }
 
 /// Gives out variables that have a shape and next to no memory.
@@ -295,9 +301,9 @@ mod tests {
                 vb.get((7,), "running_mean")
             })
         };
-        assert_eq!(counted(&[30, 40]).unwrap(), 1200);
+        assert_eq!(counted(&[30, 40]).unwrap(), [("weight".to_string(), 1200)]);
         // Four tebibytes.
-        assert_eq!(counted(&[1 << 20, 1 << 20]).unwrap(), 1 << 40);
+        assert_eq!(counted(&[1 << 20, 1 << 20]).unwrap()[0].1, 1 << 40);
         let error = counted(&[1 << 40, 1 << 40]).unwrap_err().to_string();
         assert!(error.contains("more elements than can be counted"), "{error}");
     }

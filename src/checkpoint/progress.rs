@@ -31,6 +31,9 @@ pub struct Score {
     pub loss: f64,
     /// Samples whose largest logit is that of their label.
     pub correct: u64,
+    /// Samples the logit of whose label is among the five largest; absent where it was not looked at.
+    #[serde(default)]
+    pub top5: Option<u64>,
     /// Samples.
     pub samples: u64,
 }
@@ -40,6 +43,7 @@ impl Score {
     pub fn add(&mut self, other: &Self) {
         self.loss += other.loss;
         self.correct += other.correct;
+        self.top5 = [self.top5, other.top5].into_iter().flatten().reduce(|one, other| one + other);
         self.samples += other.samples;
     }
 
@@ -52,10 +56,15 @@ impl Score {
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.samples as f64
     }
+
+    /// Share of samples whose label is among the five likeliest classes, 0 to 1.
+    pub fn top5_accuracy(&self) -> Option<f64> {
+        self.top5.map(|top5| top5 as f64 / self.samples as f64)
+    }
 }
 
 /// What a run's record adds up over steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sums {
     /// The running epoch's training samples so far.
     pub train: Score,
@@ -63,4 +72,7 @@ pub struct Sums {
     pub seconds: f64,
     /// Bytes that all ranks have sent since the run began.
     pub wire_bytes_total: u64,
+    /// Of each of the policy's rules, what its parameters have of these, and what they would as dense fp32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<[u64; 2]>,
 }

@@ -35,6 +35,12 @@ impl Recipe {
         for part in CHOSEN_BY_NAME {
             choose_by_name(&mut schema["properties"][part], &lines(part));
         }
+        let rule = &mut schema["properties"]["policy"]["properties"]["rules"]["items"];
+        rule["required"] = json!(["match"]);
+        rule["properties"]["ratio"] = json!({
+            "type": ["number", "object"],
+            "description": "In place of `scheme`: the recipe's scheme with this ratio.",
+        });
         schema
     }
 }
@@ -371,12 +377,13 @@ mod tests {
     }
 
     /// Models check their settings when they are built, and have this test in their own crate. The
-    /// sizes of `manual` have to be as many as there are clusters, and there are 1 or 3 channels.
+    /// sizes of `manual` have to be as many as there are clusters, there are 1 or 3 channels, and the ratio of a rule
+    /// is the scheme's.
     #[test]
     fn bounds_are_those_of_the_checks() {
         let mut all = Vec::new();
         numbers(&Recipe::schema(), "", &[], &mut all);
-        let listed = ["scheme.allocation.manual[]", "dataset.channels"];
+        let listed = ["scheme.allocation.manual[]", "dataset.channels", "policy.rules[].ratio"];
         all.retain(|number| {
             !number.path.starts_with("model.") && !listed.contains(&number.path.as_str())
         });

@@ -356,6 +356,7 @@ impl Recipe {
             // A multiple of the round's steps, at whose ends alone something is sent.
             measure_every: Some(self.record.every.next_multiple_of(self.local.steps.max(1))),
             force: false,
+            rules: Vec::new(),
         })
     }
 
@@ -371,9 +372,15 @@ impl Recipe {
         Ok(self)
     }
 
-    /// The scheme with its settings, such as `topk(ratio=0.01)`.
+    /// The scheme with its settings, such as `topk(ratio=0.01)`, and those of the policy's rules: `dense for fc.*`.
     pub fn scheme_in_words(&self) -> String {
-        in_words(&self.scheme)
+        in_words(&self.scheme) + &self.rules_in_words()
+    }
+
+    /// What goes by the policy's rules, to be said behind the scheme; empty where there are none.
+    pub(crate) fn rules_in_words(&self) -> String {
+        let rules = self.policy.rules.iter();
+        rules.map(|rule| format!(", {} for {}", in_words(&rule.scheme), rule.pattern)).collect()
     }
 
     /// How training images are changed at random, if they are.

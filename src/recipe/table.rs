@@ -209,7 +209,7 @@ impl Recipe {
     /// does have it, whatever else may be wrong.
     pub fn unknown_key(table: &Table, path: &str) -> Option<anyhow::Error> {
         let (_, key) = path.rsplit_once('.')?;
-        let error = typed::<Self>(table.clone()).err()?;
+        let error = with_rules(table.clone()).err()?;
         format!("{error:#}").contains(&format!("unknown field `{key}`")).then_some(error)
     }
 
@@ -219,7 +219,7 @@ impl Recipe {
     /// As [`Source::load`].
     pub fn from_table(table: Table) -> Result<Self> {
         let found = table.clone();
-        let recipe: Self = typed(table)
+        let recipe: Self = with_rules(table)
             .map_err(|error| all_that_is_missing(error, "recipe", &Self::schema(), found))?;
         recipe.validate()?;
         recipe.without_defaults()
@@ -233,7 +233,7 @@ impl Recipe {
 /// # Errors
 /// When what is usual does not fit TOML.
 fn without_defaults(mut table: Table) -> Result<Table> {
-    let Ok(recipe) = typed::<Recipe>(table.clone()) else { return Ok(table) };
+    let Ok(recipe) = with_rules(table.clone()) else { return Ok(table) };
     // Where there is no server, its answer is refused later on, and must not get lost here.
     let downlink_is_usual = recipe.exchange.downlink == recipe.usual_downlink();
     let own = Table::try_from(recipe.without_defaults()?.policy)?;
@@ -328,6 +328,36 @@ fn expand_names(table: &mut Table) {
             choose(table, part, &value);
         }
     }
+}
+
+/// The typed form of a recipe, whose rules may name a scheme, and may say the ratio alone that the recipe's scheme has
+/// for their parameters.
+fn with_rules(mut table: Table) -> Result<Recipe> {
+    let own = table.get("scheme").cloned();
+    let rules = table.get_mut("policy").and_then(|policy| policy.get_mut("rules"));
+    let rules = rules.and_then(Value::as_array_mut).into_iter().flatten();
+    for (number, rule) in rules.filter_map(Value::as_table_mut).enumerate() {
+        if let Some(name @ Value::String(_)) = rule.get("scheme").cloned() {
+            choose(rule, "scheme", &name);
+        }
+        let Some(ratio) = rule.remove("ratio") else { continue };
+        let at = format!("recipe in `policy.rules[{number}]`");
+        if rule.contains_key("scheme") {
+            bail!(
+                "{at}: a ratio is that of the recipe's scheme; write it within the rule's scheme, or leave that out"
+            );
+        }
+        let mut own = own.clone().and_then(|own| own.try_into::<Table>().ok()).unwrap_or_default();
+        own.insert("ratio".into(), ratio);
+        if let Err(error) = typed::<SchemeConfig>(own.clone()) {
+            bail!(
+                "{at}: scheme {} with this ratio: {error}",
+                own.get("kind").unwrap_or(&Value::Boolean(false))
+            );
+        }
+        rule.insert("scheme".into(), Value::Table(own));
+    }
+    typed(table)
 }
 
 /// Makes `kind` the kind of a part; the part's other keys stay only if the kind does.

@@ -208,7 +208,8 @@ impl Recipe {
         })?;
         let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
         // With local steps a rank clips its own gradient.
-        let cuts = clip.is_some() && scheme.feedback() && !policy.force && !self.is_local();
+        let feeds_back = policy.schemes(scheme).find(|scheme| scheme.feedback());
+        let cuts = clip.is_some() && feeds_back.is_some() && !policy.force && !self.is_local();
         refuse(cuts, || {
             format!(
                 "train.clip_norm = {clip} clips the mean of what ranks sent, and with error feedback \
@@ -216,7 +217,7 @@ impl Recipe {
                  policy.clip_norm = {:.4} in its place, with which every rank clips its gradient to \
                  {clip} before it joins the residual (Lin et al. 2018, section 3.2); or policy.force = \
                  true to clip all the same",
-                scheme.about().name,
+                feeds_back.unwrap_or(scheme).about().name,
                 clip.unwrap_or_default() * (self.workers as f64).sqrt(),
                 clip = clip.unwrap_or_default()
             )

@@ -156,6 +156,7 @@ mod tests {
                     train_accuracy: Some(0.5),
                     test_loss: (epoch == 2).then_some(1.25),
                     test_accuracy: (epoch == 2).then_some(0.625),
+                    test_top5_accuracy: (epoch == 2).then_some(0.9375),
                     seconds: 4.0,
                     evaluation_seconds: 1.0,
                     samples_per_second: 64.0,
@@ -198,7 +199,7 @@ warning at step 3: careful
         assert_eq!(err, format!("{HEAD}{expected}"));
         let expected = "
 trained   resnet20 on cifar10, topk 1 %, 2 workers × 1 thread
-result    62.5% test accuracy, test loss 1.2500
+result    62.5% test accuracy (top 5: 93.8%), test loss 1.2500
 speed     64 images/s, 4 steps in 42s
 wire      40 kB, 100× less than dense (4 MB), 0.32 bits per parameter
 ";

@@ -1,12 +1,15 @@
 //! Events in words, within 80 columns.
 
-use super::event::{Epoch, Finished, Started, Step, Warning};
+use super::event::{Epoch, Finished, Rule, Started, Step, Warning};
 use super::summary::Summary;
 use crate::text::{
     Column, Table, bytes, clock, count, duration, grouped, percent_column, plural, three_digits,
 };
 use console::{Style, style};
 use std::fmt::Write;
+
+/// Names of the parameters of a rule that are shown.
+const RULE_NAMES: usize = 3;
 
 /// Columns of the widest bar in the summary.
 const BAR: f64 = 30.0;
@@ -75,7 +78,22 @@ pub(super) fn header(started: &Started) -> String {
         format!("{parameters} parameters, {train} training and {test} test {unit}{made_up}");
     let place = dim.apply_to(format!("record in {}", started.folder));
     let table = dim.apply_to(table.trim_end());
-    format!("{title}\n{samples}\n{length}, {batch} {unit} a step{goes_on}\n{place}\n\n{table}")
+    let rules: String =
+        started.rules.iter().map(|rule| rule_line(rule, started.parameters)).collect();
+    format!(
+        "{title}\n{samples}\n{rules}{length}, {batch} {unit} a step{goes_on}\n{place}\n\n{table}"
+    )
+}
+
+/// Which parameters go by a rule, within two lines.
+fn rule_line(rule: &Rule, all: u64) -> String {
+    let Rule { pattern, scheme, names, parameters } = rule;
+    let more = names.len().saturating_sub(RULE_NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let names = names.iter().take(RULE_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let share = percent(Some(*parameters as f64 / all.max(1) as f64));
+    let head = format!("{pattern} by {scheme}: {} parameters ({share})", grouped(*parameters));
+    format!("{head}\n  {names}{more}\n")
 }
 
 /// The table of epochs, whose lines come one by one.
@@ -204,6 +222,10 @@ pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String 
     );
     line("speed", &speed);
     line("wire", &wire(summary));
+    for rule in &summary.rules {
+        let [sent, bits] = [bytes(rule.wire_bytes as f64), three_digits(rule.bits_per_parameter)];
+        line("", &format!("{sent} of it for {}, {bits} bits per parameter", rule.pattern));
+    }
     for (index, text) in shares(summary).iter().enumerate() {
         line(if index == 0 { "time" } else { "" }, text);
     }
@@ -252,7 +274,10 @@ fn result(summary: &Summary) -> String {
         Some(_) => {
             let accuracy =
                 style(format!("{} test accuracy", percent(summary.test_accuracy))).bold();
-            format!("{accuracy}, test loss {}", loss(summary.test_loss))
+            let top5 = summary.test_top5_accuracy;
+            let top5 =
+                top5.map_or_else(String::new, |top5| format!(" (top 5: {})", percent(Some(top5))));
+            format!("{accuracy}{top5}, test loss {}", loss(summary.test_loss))
         }
         None => format!("training loss {}, not evaluated", loss(summary.train_loss)),
     };

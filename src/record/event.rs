@@ -14,7 +14,7 @@
 
 use super::histogram::Histogram;
 use super::number;
-use super::summary::{Phases, Summary};
+use super::summary::{Phases, RuleTraffic, Summary};
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -94,6 +94,23 @@ pub struct Started {
     /// only after it has been continued with another.
     #[serde(default)]
     pub steps_ahead: i64,
+    /// The rules of the policy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+}
+
+/// Parameters that go by a rule of the policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rule {
+    /// The rule's pattern of names.
+    #[serde(rename = "match")]
+    pub pattern: String,
+    /// Their scheme, in words.
+    pub scheme: String,
+    /// Their names.
+    pub names: Vec<String>,
+    /// How many elements they have together.
+    pub parameters: u64,
 }
 
 /// One step: forward, backward, exchange, update.
@@ -153,6 +170,9 @@ pub struct Step {
     /// What the scheme reports about itself, by name.
     #[serde(with = "number::map", default, skip_serializing_if = "Vec::is_empty")]
     pub gauges: Vec<(String, f64)>,
+    /// What of the wire bytes is of the parameters of each of the policy's rules; bits are those of this step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleTraffic>,
 }
 
 /// The end of an epoch. The test values are absent when the epoch was not evaluated.
@@ -174,6 +194,9 @@ pub struct Epoch {
     /// Fraction of right answers on the test set, 0 to 1.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub test_accuracy: Option<f64>,
+    /// Fraction of the test set whose label is among the five likeliest classes, where there are more than five.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub test_top5_accuracy: Option<f64>,
     /// Of a text that is continued: bits of the test loss for each byte of the text, which compares
     /// texts of different tokens. The perplexity is e to the test loss.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
@@ -288,6 +311,11 @@ impl Summary {
                 self.wire_bytes = step.wire_bytes_total;
                 self.dense_bytes += steps * step.dense_bytes * self.workers as u64;
                 self.bits_per_parameter = 32.0 * self.compression_ratio().unwrap_or(0.0);
+                let whole = |rule: &RuleTraffic| {
+                    let total = [rule.wire_bytes, rule.dense_bytes];
+                    RuleTraffic::new(&rule.pattern, total, total)
+                };
+                self.rules = step.rules.iter().map(whole).collect();
             }
             Kind::Epoch(epoch) => {
                 // A run that ended within an epoch and goes on tells of it twice.
@@ -296,6 +324,7 @@ impl Summary {
                 self.train_loss = Some(epoch.train_loss);
                 self.test_loss = epoch.test_loss.or(self.test_loss);
                 self.test_accuracy = epoch.test_accuracy.or(self.test_accuracy);
+                self.test_top5_accuracy = epoch.test_top5_accuracy.or(self.test_top5_accuracy);
                 self.bits_per_byte = epoch.bits_per_byte.or(self.bits_per_byte);
                 // `None` is less than any number.
                 let accurate = epoch.test_accuracy > self.best_accuracy;

@@ -60,15 +60,15 @@ mod tensorboard;
 pub use console::{Console, Mode};
 pub use cut::Cut;
 pub use event::{
-    Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Started, Step, Tagged, Text,
-    Warning,
+    Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Rule, Started, Step, Tagged,
+    Text, Warning,
 };
 pub use folder::{METRICS, PROVENANCE, RECIPE, is_run, is_written, lock, set_aside};
 pub use histogram::Histogram;
 pub use log::{RunLog, RunStatus};
 pub use provenance::{FileSum, Provenance};
 pub use run::{Destination, Record};
-pub use summary::{Phases, Summary};
+pub use summary::{Phases, RuleTraffic, Summary};
 
 /// Somewhere bytes go.
 type Stream = Box<dyn std::io::Write + Send>;

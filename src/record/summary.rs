@@ -35,6 +35,9 @@ pub struct Summary {
     pub dense_bytes: u64,
     /// Bits one rank sent for each parameter and step, on average: 32 times the compression ratio.
     pub bits_per_parameter: f64,
+    /// What of it is of the parameters of each of the policy's rules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleTraffic>,
     /// The last epoch's mean training loss.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub train_loss: Option<f64>,
@@ -44,6 +47,9 @@ pub struct Summary {
     /// The last evaluation's fraction of right answers.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub test_accuracy: Option<f64>,
+    /// The last evaluation's fraction of labels among the five likeliest classes, where there are more than five.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub test_top5_accuracy: Option<f64>,
     /// The last evaluation's bits for each byte of a text that is continued.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub bits_per_byte: Option<f64>,
@@ -67,6 +73,33 @@ pub struct Summary {
     /// When the run started, in seconds since the Unix epoch; of a continued run, when it would
     /// have without the pause.
     pub started: f64,
+}
+
+/// What was sent of the parameters of a rule of the policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RuleTraffic {
+    /// The rule's pattern of names.
+    #[serde(rename = "match")]
+    pub pattern: String,
+    /// Bits that one rank sent for each of them and step.
+    pub bits_per_parameter: f64,
+    /// Bytes that all ranks have sent since the run began, headers included.
+    pub wire_bytes: u64,
+    /// Bytes that they would have sent as dense fp32.
+    pub dense_bytes: u64,
+}
+
+impl RuleTraffic {
+    /// Of bytes `[sent, as dense]` the bits, and such bytes since the run began.
+    #[must_use]
+    pub fn new(pattern: &str, [sent, dense]: [u64; 2], total: [u64; 2]) -> Self {
+        Self {
+            pattern: pattern.into(),
+            bits_per_parameter: if dense > 0 { 32.0 * sent as f64 / dense as f64 } else { 0.0 },
+            wire_bytes: total[0],
+            dense_bytes: total[1],
+        }
+    }
 }
 
 /// Seconds spent in each phase of a step.

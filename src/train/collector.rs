@@ -26,6 +26,8 @@ pub(super) struct Collector {
     sums: Sums,
     /// Bytes of each token of the test set, where a text is continued.
     bytes_per_token: Option<f64>,
+    /// The patterns of the policy's rules.
+    rules: Vec<String>,
 }
 
 impl Collector {
@@ -44,6 +46,7 @@ impl Collector {
             open: BTreeMap::new(),
             pending: VecDeque::new(),
             sums,
+            rules: recipe.policy.rules.iter().map(|rule| rule.pattern.clone()).collect(),
         }
     }
 
@@ -52,7 +55,7 @@ impl Collector {
         match report {
             Report::Histograms(histograms) => vec![RunEvent::Recorded(Event::from(histograms))],
             Report::Warning(warning) => vec![RunEvent::Recorded(Event::from(warning))],
-            Report::Part(part) => vec![RunEvent::Part(Some((part, self.sums)))],
+            Report::Part(part) => vec![RunEvent::Part(Some((part, self.sums.clone())))],
             Report::Epoch(epoch) => {
                 self.pending.push_back(epoch);
                 self.ended_epoch().into_iter().collect()
@@ -116,6 +119,14 @@ impl Collector {
         let seconds = mean(&|s| s.seconds);
         self.sums.seconds += seconds;
         let wire_bytes = sent as f64 / n;
+        self.sums.rules.resize(self.rules.len(), [0, 0]);
+        let rule = |(number, (pattern, total)): (usize, (&String, &mut [u64; 2]))| {
+            let of_ranks = ranks.iter().filter_map(|rank| rank.traffic.rules.get(number));
+            let [wire, dense] = of_ranks.fold([0, 0], |sum, [w, d]| [sum[0] + w, sum[1] + d]);
+            *total = [total[0] + wire, total[1] + dense];
+            record::RuleTraffic::new(pattern, [wire, dense], *total)
+        };
+        let rules = self.rules.iter().zip(&mut self.sums.rules).enumerate().map(rule).collect();
         let dense = first.traffic.dense_bytes;
         // What is sent at the end of a round of local steps is for all of them.
         let steps = first.step - self.steps.met_before(first.step);
@@ -150,6 +161,7 @@ impl Collector {
             residual_norm: residual,
             gradient_norm: Some(first.gradient_norm),
             gauges: gauges.into_iter().filter(|(name, _)| name != RESIDUAL_NORM).collect(),
+            rules,
         })
     }
 
@@ -166,6 +178,7 @@ impl Collector {
             train_accuracy: Some(train.accuracy()),
             test_loss: epoch.test.map(|t| t.mean_loss()),
             test_accuracy: epoch.test.map(|t| t.accuracy()),
+            test_top5_accuracy: epoch.test.and_then(|t| t.top5_accuracy()),
             bits_per_byte: self
                 .bytes_per_token
                 .zip(epoch.test)
@@ -283,7 +296,7 @@ mod tests {
         assert!(steps.ends_epoch(1) && steps.ends_epoch(2));
         let mut collector = Collector::new(&recipe, steps, Sums::default(), None);
         let step = |step, rank| {
-            let score = Score { loss: step as f64, correct: 0, samples: 8 };
+            let score = Score { loss: step as f64, samples: 8, ..Score::default() };
             let traffic = Traffic::default();
             Report::Step(Box::new(RankStep { step, rank, score, traffic, ..RankStep::default() }))
         };

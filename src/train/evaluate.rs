@@ -107,8 +107,11 @@ impl Worker {
         let (rank, size) = (self.position.rank(), self.session.recipe.evaluation_batch());
         let beat = || self.position.beat();
         let mine = evaluate_share(&self.replica, test, world_size, rank, size, beat)?;
-        let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
+        let top5 = mine.top5.unwrap_or(0);
+        let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64, top5 as f64];
         self.gradient.exchange.collective().sum_f64(&mut sums)?;
-        Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
+        let [loss, correct, samples, top5] = sums;
+        let top5 = mine.top5.map(|_| top5 as u64);
+        Ok(Score { loss, correct: correct as u64, top5, samples: samples as u64 })
     }
 }

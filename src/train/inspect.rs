@@ -4,7 +4,8 @@ use crate::record::{Histogram, Histograms, Tagged, gradient};
 use crate::train::position::Phase;
 use crate::train::report::Report;
 use crate::train::worker::Worker;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use glob::Pattern;
 
 impl Worker {
     /// Whether the record keeps something of this rank's gradient of `step`.
@@ -74,7 +75,7 @@ impl Worker {
 /// A parameter's name and dimensions.
 type About<'a> = (&'a str, &'a [usize]);
 
-/// The numbers of the parameters that `patterns` name, `*` standing for any letters; without patterns
+/// The numbers of the parameters that `patterns` name, as those of the policy's rules do; without patterns
 /// the largest weight of each part of the model, a part being what has one name up to the first dot.
 ///
 /// # Errors
@@ -82,14 +83,19 @@ type About<'a> = (&'a str, &'a [usize]);
 pub(super) fn shown(patterns: Option<&[String]>, params: &[About<'_>]) -> Result<Vec<usize>> {
     let places = 0..params.len();
     let Some(patterns) = patterns else { return Ok(largest_of_parts(params)) };
-    for pattern in patterns {
+    let read = |text: &String| {
+        Pattern::new(text).with_context(|| format!("record.histograms: {text:?} is no pattern"))
+    };
+    let patterns = patterns.iter().map(read).collect::<Result<Vec<Pattern>>>()?;
+    for pattern in &patterns {
         ensure!(
-            params.iter().any(|(name, _)| matches(pattern, name)),
-            "record.histograms: no parameter is named {pattern:?}; the names are {}",
+            params.iter().any(|(name, _)| pattern.matches(name)),
+            "record.histograms: no parameter is named {:?}; the names are {}",
+            pattern.as_str(),
             params.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         );
     }
-    let named = |place: &usize| patterns.iter().any(|pattern| matches(pattern, params[*place].0));
+    let named = |place: &usize| patterns.iter().any(|pattern| pattern.matches(params[*place].0));
     Ok(places.filter(named).collect())
 }
 
@@ -105,17 +111,6 @@ fn largest_of_parts(params: &[About<'_>]) -> Vec<usize> {
     };
     let kept = weights.iter().filter(|place| !weights.iter().any(|other| beaten(**place, *other)));
     kept.copied().collect()
-}
-
-/// Whether a name is as a pattern says.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
-            let mut starts = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
-            starts.any(|at| matches(after, &rest[at..]))
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::cluster::Job;
 use crate::recipe::Device;
 use crate::record::network::{Header, Meter};
 use crate::record::{
-    Console, Destination, Event, Mode, Provenance, Record, Started, Summary, Warning,
+    Console, Destination, Event, Mode, Provenance, Record, Rule, Started, Summary, Warning,
 };
 use crate::train::collector::Collector;
 use crate::train::failure;
@@ -107,7 +107,7 @@ fn attempt(
     observers: &mut [&mut dyn Observer],
 ) -> Result<Outcome> {
     let threads = job.threads(&session.recipe);
-    let parameters = session.parameters()?;
+    let (parameters, rules) = (session.parameters()?, session.rules()?);
     let cautions = notes::warnings(session, parameters, job.workers(&session.recipe)?)?;
     let provenance = session.provenance(threads);
     let Ready { mut record, steps, sums, from, events } = make_ready(session, start, &provenance)?;
@@ -127,7 +127,7 @@ fn attempt(
     let warning = |message: &String| {
         Event::from(Warning { step: Some(steps.first_step()), message: message.clone() })
     };
-    let announced = [started(&shared, &folder.display().to_string(), threads, parameters)]
+    let announced = [started(&shared, &folder.display().to_string(), threads, parameters, rules)]
         .into_iter()
         .chain(events)
         .chain(cautions.iter().chain(notes).map(warning))
@@ -242,7 +242,7 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     note.text += &cut.in_words();
     let warnings = warnings.into_iter().map(Event::from);
     let events = [Event::from(note)].into_iter().chain(warnings).collect();
-    let sums = checkpoint.manifest.sums;
+    let sums = checkpoint.manifest.sums.clone();
     Ok(Ready { record, steps, sums, from: Some(Arc::new(checkpoint)), events })
 }
 
@@ -255,14 +255,20 @@ fn network_header(session: &Session, threads: usize, parameters: u64) -> Option<
         threads,
         clock: if threads == 1 && recipe.device == Device::Cpu { Meter::Cpu } else { Meter::Wall },
         scheme: parts.scheme_in_words,
-        summable: parts.scheme.plain(),
+        summable: parts.policy.schemes(parts.scheme).all(|scheme| scheme.plain()),
         topology: recipe.exchange.topology.name().into(),
         parameters,
         seed: recipe.seed,
     })
 }
 
-fn started(session: &Session, folder: &str, threads: usize, parameters: u64) -> Event {
+fn started(
+    session: &Session,
+    folder: &str,
+    threads: usize,
+    parameters: u64,
+    rules: Vec<Rule>,
+) -> Event {
     let Session { recipe, data, steps, own, .. } = session;
     let parts = session.parts();
     // Each token of a text to continue is a prediction, and counts as one.
@@ -289,5 +295,6 @@ fn started(session: &Session, folder: &str, threads: usize, parameters: u64) -> 
         steps: steps.last_step(),
         first_step: steps.first_step(),
         steps_ahead: steps.ahead(),
+        rules,
     })
 }

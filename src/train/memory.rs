@@ -23,7 +23,8 @@ pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize
     let corrects = correction > 0.0;
     let rule = parts.optimizer.rule(correction);
     let [weights, gradient] = [1, 1];
-    let residual = u64::from(parts.scheme.feedback() || corrects);
+    let feeds_back = parts.policy.schemes(parts.scheme).any(|scheme| scheme.feedback());
+    let residual = u64::from(feeds_back || corrects);
     let average = u64::from(recipe.average != average::Config::default());
     let outer = match recipe.is_local() {
         true => 1 + u64::from(recipe.outer.is_some_and(|outer| outer.momentum > 0.0)),

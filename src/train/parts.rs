@@ -1,6 +1,6 @@
 //! What a run is made of: model, optimizer and scheme, each by the recipe or a program's own.
 
-use crate::recipe::{Recipe, in_words, optimizer};
+use crate::recipe::{Recipe, optimizer};
 use gradwire_exchange::{Policy, Scheme};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl OwnParts {
         }
         if let Some(scheme) = &self.scheme {
             parts.scheme = &**scheme;
-            parts.scheme_in_words = scheme.about().name.into();
+            parts.scheme_in_words = scheme.about().name.to_string() + &recipe.rules_in_words();
             // Where the recipe is silent, it is the own scheme's default that counts.
             parts.policy = recipe.policy.clone().or(scheme.default_policy()).or(parts.policy);
         }
@@ -73,7 +73,7 @@ impl<'a> Parts<'a> {
             model: recipe.model.definition(),
             optimizer: recipe.optimizer.definition(),
             scheme: &recipe.scheme,
-            scheme_in_words: in_words(&recipe.scheme),
+            scheme_in_words: recipe.scheme_in_words(),
             policy: recipe.policy(),
         }
     }

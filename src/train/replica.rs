@@ -116,7 +116,12 @@ impl Replica {
             });
         }
         let logits = mean.context("invariant: a sample has at least one view")?;
-        Ok(self.score(&logits, &batch.labels, 0.0)?.1)
+        let score = self.score(&logits, &batch.labels, 0.0)?.1;
+        let classifies = !matches!(batch.features, Features::Sequences { .. });
+        Ok(match classifies && logits.dim(1)? > 5 {
+            true => Score { top5: Some(within(&logits, &batch.labels, 5)?), ..score },
+            false => score,
+        })
     }
 
     /// The logits of the token after the last of the one sequence of `batch`.
@@ -135,7 +140,8 @@ impl Replica {
         let loss = (self.loss)(logits, &targets, smoothing)?;
         let score = Score {
             loss: f64::from(loss.to_scalar::<f32>()?) * labels.len() as f64,
-            correct: correct(logits, labels)?,
+            correct: within(logits, labels, 1)?,
+            top5: None,
             samples: labels.len() as u64,
         };
         Ok((loss, score))
@@ -163,23 +169,23 @@ fn open(device: recipe::Device, number: usize) -> Result<Device> {
     Ok(gpu::device(device.gpu(number, gpus).map_err(Error::msg)?)?)
 }
 
-/// How many rows of `logits [batch, classes]` have their largest value at their label.
-fn correct(logits: &Tensor, labels: &[u32]) -> Result<u64> {
+/// How many rows of `logits [batch, classes]` have their label among the `first` predicted classes.
+fn within(logits: &Tensor, labels: &[u32], first: usize) -> Result<u64> {
     let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-    let right = rows.iter().zip(labels).filter(|(row, label)| predicted(row) == **label as usize);
+    let right = rows.iter().zip(labels).filter(|(row, label)| place(row, **label as usize) < first);
     Ok(right.count() as u64)
 }
 
-/// The predicted class: the index of the largest logit, and of several equal ones the first, as
-/// `torch.argmax` has it on the CPU. A NaN counts as larger than every number there, and so here.
-fn predicted(logits: &[f32]) -> usize {
-    let mut best = 0;
-    for (class, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] || (logit.is_nan() && !logits[best].is_nan()) {
-            best = class;
-        }
-    }
-    best
+/// How many classes come before this one in a prediction: those of larger logits, and of several equal ones the
+/// first, as `torch.argmax` has it on the CPU. A NaN counts as larger than every number there, and so here.
+fn place(logits: &[f32], class: usize) -> usize {
+    let own = logits[class];
+    let before = |(other, logit): (usize, &f32)| match (logit.is_nan(), own.is_nan()) {
+        (true, false) => true,
+        (false, true) => false,
+        (both, _) => *logit > own || (both || *logit == own) && other < class,
+    };
+    logits.iter().enumerate().filter(|other| before(*other)).count()
 }
 
 #[cfg(test)]
@@ -198,7 +204,11 @@ mod tests {
             (&[1.0, -f32::NAN], 1),
         ];
         for (logits, class) in cases {
-            assert_eq!(predicted(logits), class, "{logits:?}");
+            let mut order: Vec<usize> = (0..logits.len()).collect();
+            order.sort_by_key(|class| place(logits, *class));
+            assert_eq!(order[0], class, "{logits:?}");
+            let places: Vec<usize> = order.iter().map(|class| place(logits, *class)).collect();
+            assert!(places.into_iter().eq(0..logits.len()), "{logits:?}");
         }
     }
 
@@ -207,7 +217,8 @@ mod tests {
     #[test]
     fn a_model_without_an_opinion_predicts_the_first_class() {
         let logits = Tensor::zeros((4, 3), DType::F32, &Device::Cpu).unwrap();
-        assert_eq!(correct(&logits, &[0, 2, 1, 2]).unwrap(), 1);
-        assert_eq!(correct(&logits, &[2, 2, 2, 2]).unwrap(), 0);
+        assert_eq!(within(&logits, &[0, 2, 1, 2], 1).unwrap(), 1);
+        assert_eq!(within(&logits, &[2, 2, 2, 2], 1).unwrap(), 0);
+        assert_eq!(within(&logits, &[0, 2, 1, 2], 2).unwrap(), 2);
     }
 }

@@ -3,14 +3,15 @@
 use crate::checkpoint::Progress;
 use crate::cluster::Job;
 use crate::disk::Disk;
-use crate::recipe::{Recipe, input};
-use crate::record::{FileSum, Provenance};
+use crate::recipe::{Recipe, in_words, input};
+use crate::record::{FileSum, Provenance, Rule};
 use crate::train::faults::Faults;
 use crate::train::parts::{OwnParts, Parts};
 use crate::train::requests::Requests;
 use crate::train::steps::Steps;
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::{Data, Reading};
+use gradwire_exchange as exchange;
 use gradwire_models::config;
 use gradwire_models::kernels::{self, Kernels};
 use std::path::PathBuf;
@@ -88,6 +89,28 @@ impl Session {
         let (data, model) = (&self.data.train, self.parts().model);
         config::parameters(model, &input(data.shape()), data.classes().len())
             .with_context(|| format!("building model {}", model.about().name))
+    }
+
+    /// The rules of the run's policy, each with the parameters that go by it.
+    ///
+    /// # Errors
+    /// When the recipe does not fit the data, or no parameter goes by a rule.
+    pub fn rules(&self) -> Result<Vec<Rule>> {
+        let (data, model) = (&self.data.train, self.parts().model);
+        let all = config::trainable(model, &input(data.shape()), data.classes().len())?;
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        let rules = &self.recipe.policy.rules;
+        let of = self.recipe.policy.rules_of(&names)?;
+        let rule = |(number, rule): (usize, &exchange::Rule)| {
+            let mine = || all.iter().zip(&of).filter(move |(_, of)| **of == Some(number));
+            Rule {
+                pattern: rule.pattern.clone(),
+                scheme: in_words(&rule.scheme),
+                names: mine().map(|((name, _), _)| name.clone()).collect(),
+                parameters: mine().map(|((_, elements), _)| elements).sum(),
+            }
+        };
+        Ok(rules.iter().enumerate().map(rule).collect())
     }
 
     /// The model, the optimizer and the scheme of the run.

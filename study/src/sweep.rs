@@ -75,11 +75,8 @@ impl Sweep {
     /// When a value cannot be, no scheme has a setting, or a question names what is not there.
     pub fn experiment(&self) -> Result<Experiment> {
         let mut recipe = self.base();
-        // A part is chosen before its settings.
-        let mut over: Vec<&Over> = self.over.iter().collect();
-        over.sort_by_key(|over| over.path.contains('.'));
         let (of_tasks, of_arms): (Vec<&Over>, Vec<&Over>) =
-            over.into_iter().partition(|over| over.is_of_task());
+            self.in_order().into_iter().partition(|over| over.is_of_task());
         let tasks = rows(&recipe, &of_tasks)?;
         let first = tasks.first().map(|row| table(row)).transpose()?.unwrap_or_default();
         let under = Recipe::layered([&recipe, &first], &[])?;
@@ -130,6 +127,22 @@ impl Sweep {
         };
         experiment.validate()?;
         Ok(experiment)
+    }
+
+    /// The recipe of each combination of values.
+    ///
+    /// # Errors
+    /// When a value cannot be, or no scheme has a setting.
+    pub fn recipes(&self) -> Result<Vec<Recipe>> {
+        let base = self.base();
+        rows(&base, &self.in_order())?.iter().map(|row| typed(&base, &table(row)?)).collect()
+    }
+
+    /// The paths in the order in which they are set: a part is chosen before its settings.
+    fn in_order(&self) -> Vec<&Over> {
+        let mut over: Vec<&Over> = self.over.iter().collect();
+        over.sort_by_key(|over| over.path.contains('.'));
+        over
     }
 
     /// What all runs have in common.

@@ -29,5 +29,5 @@ pub use feedback::Feedback;
 pub use gradwire_registry::About;
 pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};
-pub use scheme::{Built, Law, Properties, Run, Scheme, Seat, Soundness};
+pub use scheme::{Built, Law, Properties, Run, Seat, Soundness};
 pub use values::{QsgdValues, Quantised, Values};

@@ -1,11 +1,9 @@
-//! What a scheme is: its settings, its laws, and what it builds for a bucket.
-
-use gradwire_registry::About;
+//! What a scheme knows, promises and builds for a bucket.
 
 use super::Compressor;
 use crate::reducer::Reducer;
 use crate::rng::Stream;
-use crate::{Error, Policy, Result};
+use crate::{Error, Result};
 
 /// What a scheme may know of a run before its first step. A seed alone is a run whose length nobody knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,64 +120,6 @@ pub struct Properties {
     pub feedback: bool,
 }
 
-/// A scheme: its settings, and everything that follows from them.
-///
-/// An exchange takes any type that implements this; [`contract::check`](crate::contract::check) tries
-/// its laws.
-pub trait Scheme: Send + Sync {
-    /// What the scheme is, and what holds of it under these settings.
-    fn properties(&self) -> Properties;
-
-    /// Its name, and what it does.
-    fn about(&self) -> About {
-        let Properties { name, line, paper, .. } = self.properties();
-        About { name, line, paper }
-    }
-
-    /// Whether error feedback surrounds it under these settings.
-    fn feedback(&self) -> bool {
-        self.properties().feedback
-    }
-
-    /// What should surround the scheme unless the caller says otherwise.
-    fn default_policy(&self) -> Policy {
-        Policy::default()
-    }
-
-    /// Checks the settings by themselves.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the setting, its value and what to write instead.
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Whether every bucket is sent as plain f32, without an instance.
-    fn plain(&self) -> bool {
-        false
-    }
-
-    /// What reduces one bucket on one rank.
-    fn build(&self, seat: &Seat) -> Built;
-
-    /// The codec of one bucket, of a scheme that says everything in one message; `None` of others.
-    fn codec(&self, seat: &Seat) -> Option<Box<dyn Compressor>> {
-        match self.build(seat) {
-            Built::Codec(compressor) => Some(compressor),
-            Built::Plain | Built::Reducer(_) => None,
-        }
-    }
-
-    /// Settings worth testing and timing besides the defaults.
-    #[doc(hidden)]
-    fn examples() -> Vec<Self>
-    where
-        Self: Sized,
-    {
-        Vec::new()
-    }
-}
-
 /// Refuses the `value` of a setting unless it is `good`.
 pub(crate) fn require(
     good: bool,
@@ -210,40 +150,5 @@ impl Built {
     /// A reducer.
     pub(crate) fn reducer(reducer: impl Reducer + 'static) -> Self {
         Built::Reducer(Box::new(reducer))
-    }
-}
-
-impl Policy {
-    /// Checks the scheme, these settings, and whether they go together.
-    ///
-    /// # Errors
-    /// What [`Scheme::validate`] refuses; [`Error::Bucketing`]; [`Error::Unsound`] unless forced; [`Error::Policy`] names the setting, its value and what to write instead.
-    pub fn validate(&self, scheme: &dyn Scheme) -> Result<()> {
-        scheme.validate()?;
-        if !self.force {
-            scheme.properties().soundness.check(scheme.about().name, scheme.feedback())?;
-        }
-        if let Some(bucketing) = &self.bucketing {
-            bucketing.validate()?;
-        }
-        let refuse = |key, value: f64, wanted| Err(Error::Policy { key, value, wanted });
-        let momentum = self.momentum();
-        if !(0.0..1.0).contains(&momentum) {
-            return refuse(
-                "momentum_correction",
-                momentum,
-                "write a factor of at least 0 and below 1",
-            );
-        }
-        if momentum > 0.0 && !scheme.feedback() {
-            let wanted = "it corrects what error feedback delays; switch the scheme's feedback on, \
-                          or write 0 here";
-            return refuse("momentum_correction", momentum, wanted);
-        }
-        let clip = self.clip_norm.unwrap_or(0.0);
-        if !(clip >= 0.0 && clip.is_finite()) {
-            return refuse("clip_norm", clip, "write a norm above 0, or 0 for none");
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! What the tests of several schemes need: one message there and back, and gradients.
 
-use super::{Encoded, Scheme, Seat};
+use super::{Encoded, Seat};
+use crate::Scheme;
 use crate::rng::Stream;
 
 /// The first message of `config` at `step`, and what it says.

@@ -239,10 +239,11 @@ fn measure(
     })
 }
 
-/// Takes off a bucket's unsent part what its message says, or everything if it was sent as it is;
-/// with `masks`, the momentum of what a message speaks of ends.
+/// Takes off a bucket's unsent part what its message says, or everything if it was sent as it is or does not feed
+/// back; with `masks`, the momentum of what a message speaks of ends.
 fn subtract_sent(feedback: &mut Feedback, bucket: &Bucket, message: Option<&[u8]>, masks: bool) {
     let pending = bucket.elements_mut(feedback.pending());
+    let message = message.filter(|_| bucket.feeds_back);
     match (message, bucket.codec()) {
         (Some(message), Some(compressor)) => compressor
             .decode_add(message, 0..pending.len(), -1.0, pending)

@@ -1,7 +1,7 @@
 //! The end of a step: what is learnt from what all ranks sent, and what lasts of it.
 
 use super::{Exchange, Underway};
-use crate::bucket::{Engine, Item};
+use crate::bucket::{Bucket, Engine, Item};
 use crate::compress::{Compressor, StepEnd, StepMessages, Summary};
 use crate::cpu::Stopwatch;
 use crate::group::{Received, StepContext};
@@ -56,6 +56,7 @@ impl Exchange {
         let (passed, computed) = start.read();
         traffic.decode += passed;
         traffic.finish_cpu = computed;
+        traffic.rules = std::mem::take(&mut self.sent_by_rules);
         Ok(traffic)
     }
 
@@ -104,7 +105,7 @@ impl Exchange {
         if let Some(feedback) = &mut self.member.feedback {
             let buckets = self.member.buckets.iter().zip(idle).filter(|(_, idle)| **idle);
             buckets.for_each(|(bucket, _)| feedback.skip(bucket.range.clone()));
-            feedback.commit();
+            Bucket::keep_unsent(&self.member.buckets, feedback);
         }
         let warm = self.is_warm(context.step);
         let buckets = self.member.buckets.iter_mut().zip(idle);

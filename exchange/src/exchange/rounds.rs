@@ -192,6 +192,7 @@ impl Exchange {
     ) -> Result<()> {
         leg.operation = Operation::Allgather;
         leg.wire_bytes = mine.len() as u64;
+        self.count(items, &mine);
         let sent = Stopwatch::start();
         let all =
             self.member.collective.allgather(mine).map_err(|e| e.awaiting(context.awaited()))?;

@@ -48,10 +48,10 @@ use crate::compress::ratio::Ratio;
 use crate::compress::select::Selector;
 use crate::compress::values::{QsgdValues, Sender, Values};
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, StepEnd, StepMessages,
-    Summary, sparse,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
+    sparse,
 };
-use crate::{Gauge, Result, State};
+use crate::{Gauge, Result, Scheme, State};
 
 /// Bytes that a server takes for one element: an f32 and a u32.
 const SERVER_BYTES: f64 = 8.0;

@@ -30,11 +30,11 @@
 //! Integrals over the densities are sums over 254 bins. The multiplier variant AMQ and the
 //! projected-gradient variant are not here.
 
-use crate::Result;
 use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics};
 use crate::compress::histogram::{BinSums, Distribution, EDGES, edges};
 use crate::compress::rounding::Rounder;
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
+use crate::{Result, Scheme};
 
 /// Components of the mixture, by half octaves of the deviation from 2⁻⁸ to 1.
 const COMPONENTS: usize = 16;

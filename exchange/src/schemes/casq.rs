@@ -67,13 +67,12 @@ use sketch::{MeanBucket, Tables};
 
 use crate::compress::scheme::require;
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, StepEnd, StepMessages,
-    Summary,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
 };
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::wire::{Fault, Read, Reader, codes, huffman};
-use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, State};
+use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, Scheme, State};
 
 /// What the message is to be like.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

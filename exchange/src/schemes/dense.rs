@@ -16,8 +16,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Scheme;
 use crate::compress::plain::Plain;
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 
 /// The settings of `dense`: none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -31,10 +31,10 @@ use crate::compress::scheme::require;
 use crate::compress::select::Selector;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
-use crate::{Gauge, Policy, Result};
+use crate::{Gauge, Policy, Result, Scheme};
 
 settings! {
     /// The settings of `dgc`.

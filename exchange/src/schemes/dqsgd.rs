@@ -73,12 +73,11 @@ use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::scheme::require;
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, StepEnd, StepMessages,
-    Summary,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
 };
 use crate::rng::Stream;
 use crate::wire::{Fault, Reader, codes, floats};
-use crate::{Gauge, Result, State};
+use crate::{Gauge, Result, Scheme, State};
 
 /// The widest code.
 const MAX_BITS: u8 = 8;

@@ -20,8 +20,8 @@
 //! As in the paper's experiments each parameter is a bucket, unless the policy says otherwise.
 
 use crate::compress::signs::{Magnitude, Signs};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
-use crate::{Bucketing, Policy};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
+use crate::{Bucketing, Policy, Scheme};
 
 settings! {
     /// The settings of `ef-signsgd`.

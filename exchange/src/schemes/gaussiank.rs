@@ -25,7 +25,6 @@
 //! correction is not counted again, and so not used. If nothing is above the threshold, the
 //! largest element is sent.
 
-use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::{count_above, rounded_down};
 use crate::compress::moments;
@@ -33,8 +32,9 @@ use crate::compress::ratio::Ratio;
 use crate::compress::sparse::Sparsifier;
 use crate::compress::special::normal_quantile;
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::wire::values::Format;
+use crate::{Result, Scheme};
 
 /// How often a threshold is tried.
 const TRIALS: u32 = 3;

@@ -22,10 +22,10 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
-use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::simd::wide;
 use crate::wire::Fault;
+use crate::{Result, Scheme};
 
 /// Elements converted at a time.
 const BLOCK: usize = 1024;

@@ -47,19 +47,23 @@ pub mod nonzero;
 pub mod nuqsgd;
 pub mod onebit;
 pub mod optquant;
+mod policy;
 pub mod powersgd;
 pub mod qsgd;
 pub mod randomk;
 pub mod redsync;
+mod scheme;
 pub mod sidco;
 pub mod signsgd;
 pub mod terngrad;
 pub mod threshold;
 pub mod topk;
 
-use crate::Policy;
 use crate::Result;
-use crate::compress::{Built, Properties, Scheme, Seat};
+use crate::compress::{Built, Properties, Seat};
+
+pub use policy::{Policy, Rule};
+pub use scheme::Scheme;
 
 macro_rules! schemes {
     (

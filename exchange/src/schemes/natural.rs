@@ -21,12 +21,12 @@
 
 use std::ops::Range;
 
-use crate::Result;
-use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::Fault;
 use crate::wire::codes::{self, BLOCK};
+use crate::{Result, Scheme};
 
 settings! {
     /// The settings of `natural`.

@@ -31,13 +31,11 @@
 
 use std::ops::Range;
 
-use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, SparseBlocks,
-};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness, SparseBlocks};
 use crate::simd::wide;
 use crate::wire::values::Format;
 use crate::wire::{Fault, Reader, floats, indices};
-use crate::{Result, support};
+use crate::{Result, Scheme, support};
 
 /// Elements of a block: as in a gradient's [`Support`](crate::Support).
 const BLOCK: usize = support::BLOCK;

@@ -21,10 +21,10 @@
 //! those of `qsgd`, so that the two compare. Scaling by the largest magnitude is offered too.
 
 use super::qsgd::{OnLadder, check_levels};
-use crate::Result;
 use crate::compress::ladder::Powers;
 use crate::compress::levels::{Entropy, Norm};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
+use crate::{Result, Scheme};
 
 settings! {
     /// The settings of `nuqsgd`.

@@ -23,9 +23,9 @@ use std::ops::Range;
 
 use crate::compress::levels::{self, stretch, take_scales};
 use crate::compress::signs;
-use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::wire::{codes, floats};
-use crate::{Gauge, Result};
+use crate::{Gauge, Result, Scheme};
 
 settings! {
     /// The settings of `onebit`.

@@ -43,12 +43,12 @@
 //! With `lambda` feedback is possible, and is what small λ need to converge. No λ makes a
 //! contraction of it for every gradient: where no level is 0, zeros do not stay zeros.
 
-use crate::Result;
 use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics};
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
 use crate::compress::rounding::Rounder;
 use crate::compress::scheme::require;
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
+use crate::{Result, Scheme};
 
 const BINS: usize = EDGES - 1;
 

@@ -51,12 +51,12 @@
 use std::ops::Range;
 
 use crate::compress::scheme::require;
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::rng::Stream;
 use crate::wire::Fault;
 use crate::wire::values::Format;
-use crate::{Entry, Gauge, Policy, Result, State};
+use crate::{Entry, Gauge, Policy, Result, Scheme, State};
 
 mod kernels;
 mod orthogonal;

@@ -33,9 +33,9 @@ use std::ops::Range;
 use crate::compress::ladder::{Ladder, Uniform};
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::scheme::require;
-use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
-use crate::{Gauge, Result};
+use crate::{Gauge, Result, Scheme};
 
 settings! {
     /// The settings of `qsgd`.

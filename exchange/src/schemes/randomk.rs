@@ -34,12 +34,12 @@ use std::ops::Range;
 use crate::compress::ratio::Ratio;
 use crate::compress::scheme::require;
 use crate::compress::values::{Arriving, QsgdValues, Sender, Values};
-use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::values::Format;
 use crate::wire::{Reader, put_count};
-use crate::{Gauge, Result};
+use crate::{Gauge, Result, Scheme};
 
 settings! {
     /// The settings of `randomk`.

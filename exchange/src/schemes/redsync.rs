@@ -22,15 +22,15 @@
 //! this rule. The paper's exact selection for small layers is what `topk` is for. If nothing is
 //! above the threshold, the largest element is sent.
 
-use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::{count_above, rounded_down};
 use crate::compress::moments;
 use crate::compress::ratio::Ratio;
 use crate::compress::sparse::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::wire::values::Format;
+use crate::{Result, Scheme};
 
 /// The interval of t that is not bisected any more.
 const NARROW: f64 = 0.2;

@@ -50,9 +50,9 @@ use crate::compress::moments;
 use crate::compress::ratio::Ratio;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::wire::values::Format;
-use crate::{Gauge, Result, State};
+use crate::{Gauge, Result, Scheme, State};
 
 settings! {
     /// The settings of `sidco`.

@@ -41,8 +41,8 @@ mod vote;
 
 use crate::compress::scheme::require;
 use crate::compress::signs::Signs;
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
-use crate::{Bucketing, Policy, Result};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
+use crate::{Bucketing, Policy, Result, Scheme};
 
 pub use crate::compress::signs::{Magnitude, Zeros};
 use vote::Majority;

@@ -29,11 +29,11 @@ use std::ops::Range;
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Norm, Quantiser, Scales};
 use crate::compress::scheme::require;
-use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::codes::BLOCK;
 use crate::wire::trits;
-use crate::{Bucketing, Gauge, Policy, Result};
+use crate::{Bucketing, Gauge, Policy, Result, Scheme};
 
 settings! {
     /// The settings of `terngrad`.

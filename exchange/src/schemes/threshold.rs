@@ -23,14 +23,14 @@
 //! than zero is, but nothing forces it to be nearer: what holds, with values in f32, is
 //! ‖C(g) − g‖² ≤ n·λ².
 
-use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::rounded_down;
 use crate::compress::scheme::require;
 use crate::compress::sparse::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::wire::values::Format;
+use crate::{Result, Scheme};
 
 settings! {
     /// The settings of `threshold`.

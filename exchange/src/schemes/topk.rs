@@ -23,14 +23,14 @@
 //! magnitudes the lowest position goes first, so that runs repeat bit for bit. Zeros are not
 //! sent, even if there are fewer than k other elements.
 
-use crate::Result;
 use crate::compress::levels::{Entropy, Norm};
 use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::select::Selector;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::wire::values::Format;
+use crate::{Result, Scheme};
 
 settings! {
     /// The settings of `topk`.

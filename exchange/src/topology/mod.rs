@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use crate::bucket::Bucket;
 use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Solo, mesh, star};
-use crate::compress::{Built, Run, Scheme, Seat};
+use crate::compress::{Built, Run, Seat};
 use crate::group::{GroupExchange, Received};
 use crate::layout::{BucketRange, Bucketing, Layout};
 use crate::network::Pattern;
 use crate::traffic::Operation;
-use crate::{Error, Policy, Result, State};
+use crate::{Error, Policy, Result, Scheme, State};
 
 pub(crate) use server::{blame_server, skim_downlink};
 
@@ -180,17 +180,17 @@ impl Wiring {
     }
 }
 
-/// Which scheme may ride on which topology: why this one may not, if it may not.
+/// Which scheme may ride on which topology: why this one, or one of the policy's rules, may not, if it may not.
 ///
 /// | topology | schemes |
 /// |---|---|
 /// | allgather | all |
 /// | server, downlink exact | all; those that learn from messages get a summary of them |
-/// | server, downlink compressed | those of one message, but not `dense` |
+/// | server, downlink compressed | those of one message, but not `dense` alone |
 /// | sharded | all; one bucket for the whole gradient only those that can read parts of messages, or that take several rounds |
 fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<String> {
-    let name = scheme.about().name;
-    let built = || scheme.build(&Seat::alone(1, 0));
+    let built = |scheme: &dyn Scheme| scheme.build(&Seat::alone(1, 0));
+    let mut schemes = policy.schemes(scheme);
     match (wiring.topology, wiring.downlink) {
         (Topology::Allgather | Topology::Sharded, Some(_)) => Some(
             "it has no server that could send anything back; leave out the downlink, or choose the \
@@ -199,25 +199,28 @@ fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<Strin
         ),
         (Topology::Allgather, None) | (Topology::Server, None | Some(Downlink::Exact)) => None,
         (Topology::Server, Some(Downlink::Compressed)) => {
-            let codes = !scheme.plain() && matches!(built(), Built::Codec(_));
-            (!codes).then(|| {
+            let plain = policy.schemes(scheme).all(|one| one.plain()).then_some(scheme);
+            let unfit = plain.or_else(|| schemes.find(|one| matches!(built(*one), Built::Reducer(_))));
+            unfit.map(|unfit| {
                 format!(
-                    "scheme `{name}` has nothing to compress the mean by; choose the downlink `exact`, \
-                     or another scheme"
+                    "scheme `{}` has nothing to compress the mean by; choose the downlink `exact`, \
+                     or another scheme",
+                    unfit.about().name
                 )
             })
         }
         (Topology::Sharded, None) => {
             let whole = policy.bucketing.clone().unwrap_or_default() == Bucketing::Whole;
-            let in_parts = match built() {
-                Built::Codec(compressor) => compressor.reads_ranges(),
-                Built::Plain | Built::Reducer(_) => true,
-            };
-            (whole && !in_parts).then(|| {
+            let unfit = schemes.find(|one| match built(*one) {
+                Built::Codec(compressor) => whole && !compressor.reads_ranges(),
+                Built::Plain | Built::Reducer(_) => false,
+            });
+            unfit.map(|unfit| {
                 format!(
-                    "a message of scheme `{name}` is read as a whole, and with one bucket one \
+                    "a message of scheme `{}` is read as a whole, and with one bucket one \
                      rank would read everything; choose buckets of at most 1048576 bytes, or one \
-                     for each parameter"
+                     for each parameter",
+                    unfit.about().name
                 )
             })
         }
@@ -246,8 +249,10 @@ impl Setup<'_> {
             let length = range.range.len();
             let Run { seed, steps } = self.run;
             let seat = Seat { length, parameters, shapes, rank, bucket, seed, steps };
-            let plain = range.dense || self.scheme.plain() || length == 0;
-            Bucket::new(range, if plain { Built::Plain } else { self.scheme.build(&seat) })
+            let scheme = range.rule.map_or(self.scheme, |rule| &self.policy.rules[rule].scheme);
+            let plain = range.dense || scheme.plain() || length == 0;
+            let built = if plain { Built::Plain } else { scheme.build(&seat) };
+            Bucket::new(range, built, plain || scheme.feedback())
         };
         self.ranges.iter().enumerate().map(build).collect()
     }

@@ -270,10 +270,11 @@ mod tests {
     use crate::{Scheme, SchemeConfig, Seat};
 
     fn bucket(start: usize, length: usize, divides: bool) -> Bucket {
-        let place = BucketRange { parameters: 0..1, range: start..start + length, dense: divides };
+        let range = start..start + length;
+        let place = BucketRange { parameters: 0..1, range, dense: divides, rule: None };
         let scheme = SchemeConfig::Qsgd(qsgd::Config::default());
         let built = if divides { Built::Plain } else { scheme.build(&Seat::alone(length, 0)) };
-        Bucket::new(&place, built)
+        Bucket::new(&place, built, false)
     }
 
     fn items(buckets: &[Bucket], order: impl Iterator<Item = usize>) -> Vec<Item> {

@@ -208,6 +208,37 @@ fn a_comma_parts_values_unless_it_is_within_one() {
 }
 
 #[test]
+fn rules_name_a_scheme_or_a_ratio_of_the_recipes_own() {
+    let with =
+        |rules: &str| load(None, &[&format!("policy.rules={rules}"), "scheme.feedback=false"]);
+    let recipe = with("[{match='fc.*',scheme='dense'},{match='*1*',ratio=0.5}]").unwrap();
+    assert_eq!(
+        recipe.scheme_in_words(),
+        "topk(feedback=false, ratio=0.01), dense for fc.*, topk(feedback=false, ratio=0.5) for *1*"
+    );
+    assert_eq!(Recipe::from_toml(&recipe.to_toml().unwrap()).unwrap(), recipe);
+    for (rules, said) in [
+        (
+            "[{match='a',scheme='dense',ratio=0.5}]",
+            "`policy.rules[0]`: a ratio is that of the recipe's",
+        ),
+        ("[{match='a',scheme='dens'}]", "`policy.rules[0].scheme`: unknown variant `dens`"),
+        ("[{match='a'}]", "`policy.rules[0].scheme`"),
+        ("[{ratio=0.5}]", "`policy.rules[0].match`"),
+        ("[{match='a',ratio=7.0}]", "rule `a` does not go: scheme `topk`: ratio = 7"),
+        ("[{match='a',scheme={kind='qsgd',feedback=true}}]", "rule `a` does not go: "),
+    ] {
+        let error = format!("{:#}", with(rules).unwrap_err());
+        assert!(error.contains(said), "{error}");
+    }
+    let error = refusal(&["scheme=dense", "policy.rules=[{match='a',ratio=0.5}]"]);
+    assert!(error.contains("scheme \"dense\" with this ratio: "), "{error}");
+    let sharded = ["exchange.topology=sharded", "scheme=dense"];
+    let error = refusal(&[&sharded[..], &["policy.rules=[{match='a',scheme='casq'}]"]].concat());
+    assert!(error.contains("scheme `casq` is read as a whole"), "{error}");
+}
+
+#[test]
 fn another_global_batch_at_the_same_rate_is_noted() {
     let note = |sets: &[&str]| {
         let sets = sets.iter().map(ToString::to_string).collect();

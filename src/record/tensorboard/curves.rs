@@ -48,6 +48,10 @@ fn step_values(step: &Step) -> Vec<Summary_Value> {
     values.extend(phases.map(|(name, seconds)| scalar(&format!("phase/{name}"), seconds)));
     let gauges = step.gauges.iter();
     values.extend(gauges.map(|(name, value)| scalar(&format!("scheme/{name}"), *value)));
+    let rules = step.rules.iter();
+    values.extend(
+        rules.map(|rule| scalar(&format!("rule_bits/{}", rule.pattern), rule.bits_per_parameter)),
+    );
     values
 }
 
@@ -59,6 +63,7 @@ fn epoch_values(epoch: &Epoch) -> Vec<Summary_Value> {
         ("epoch/train_accuracy", epoch.train_accuracy),
         ("Test/loss", epoch.test_loss),
         ("Test/accuracy", epoch.test_accuracy),
+        ("Test/top5_accuracy", epoch.test_top5_accuracy),
         ("Test/bits_per_byte", epoch.bits_per_byte),
         ("Test/perplexity", epoch.bits_per_byte.and(epoch.test_loss).map(f64::exp)),
     ];

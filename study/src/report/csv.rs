@@ -1,6 +1,6 @@
 //! Figures for spreadsheets: one line for each run, and one for each arm of each task.
 
-use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
+use super::tables::{accuracy, best_accuracy, bits, bytes_per_step, top5_accuracy};
 use super::tasks::{Arm, Task};
 use crate::measured::{Measured, OnLink};
 use crate::results::{Results, Run};
@@ -11,9 +11,10 @@ use anyhow::Result;
 type Figure = (&'static str, fn(&Measured) -> Option<f64>);
 
 /// The figures of a run.
-const FIGURES: [Figure; 13] = [
+const FIGURES: [Figure; 14] = [
     ("accuracy", accuracy),
     ("best_accuracy", best_accuracy),
+    ("top5_accuracy", top5_accuracy),
     ("training_loss", |m| m.summary.train_loss),
     ("test_loss", |m| m.summary.test_loss),
     ("bits_per_parameter", bits),

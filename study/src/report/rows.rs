@@ -1,6 +1,6 @@
 //! Arms in figures, for programs.
 
-use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
+use super::tables::{accuracy, best_accuracy, bits, bytes_per_step, top5_accuracy};
 use super::tasks::{self, Arm, Task};
 use super::words;
 use crate::results::Results;
@@ -46,6 +46,7 @@ fn row(task: &Task<'_>, arm: &Arm<'_>) -> Value {
         "outcomes": words::counted(arm.runs.iter().map(|run| run.outcome.word())),
         "accuracy": arm.mean(accuracy).map(|mean| mean.within(0.0, 1.0)),
         "best_accuracy": arm.mean(best_accuracy).map(|mean| mean.within(0.0, 1.0)),
+        "top5_accuracy": arm.mean(top5_accuracy).map(|mean| mean.within(0.0, 1.0)),
         "bits_per_parameter": arm.mean(bits),
         "bytes_per_step": arm.mean(bytes_per_step),
         "compression_ratio": arm.mean(|m| m.summary.compression_ratio()),

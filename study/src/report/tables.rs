@@ -20,6 +20,11 @@ pub(super) fn best_accuracy(measured: &Measured) -> Option<f64> {
     measured.summary.best_accuracy
 }
 
+/// The final test accuracy among the five likeliest classes.
+pub(super) fn top5_accuracy(measured: &Measured) -> Option<f64> {
+    measured.summary.test_top5_accuracy
+}
+
 /// Bits per parameter and step; `None` where no step was taken.
 pub(super) fn bits(measured: &Measured) -> Option<f64> {
     (measured.summary.steps > 0).then_some(measured.summary.bits_per_parameter)
@@ -39,6 +44,10 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
     if evaluated {
         columns.extend(["#accuracy", "#best accuracy"]);
     }
+    let has_top5 = task.arms.iter().any(|arm| arm.mean(top5_accuracy).is_some());
+    if has_top5 {
+        columns.push("#top-5 accuracy");
+    }
     columns.extend(["#training loss", "#bits per parameter", "#compression ratio"]);
     columns.push("#sent per rank and step");
     if let Some(against) = against.as_deref().filter(|_| evaluated) {
@@ -56,6 +65,9 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
                 }),
             ));
             row.push(Cell::or_none(arm.mean(best_accuracy).map(|over| words::accuracy(&over))));
+        }
+        if has_top5 {
+            row.push(Cell::or_none(arm.mean(top5_accuracy).map(|over| words::accuracy(&over))));
         }
         let loss = arm.mean(|measured| measured.summary.train_loss);
         let loss = Cell::or_none(loss.map(|over| words::plain(&over)));

@@ -11,7 +11,7 @@ use crate::topology::{Downlink, Setup};
 use crate::wire::downlink::{self, Form};
 use crate::wire::values::Format;
 use crate::wire::{Frame, Kind, Reader, floats};
-use crate::{Error, Layout, Result, State};
+use crate::{Error, Layout, Result, Scheme, State};
 
 /// Averages the ranks' messages, and says what came of it.
 pub(super) struct Aggregator {
@@ -50,7 +50,8 @@ impl Aggregator {
         let Setup { world_size, policy, scheme, layout, .. } = *setup;
         let downlink = setup.wiring.downlink.unwrap_or_default();
         let buckets: Vec<Bucket> = setup.buckets(world_size);
-        let feeds_back = downlink == Downlink::Compressed && scheme.feedback();
+        let feeds_back =
+            downlink == Downlink::Compressed && policy.schemes(scheme).any(Scheme::feedback);
         Self {
             world_size,
             layout: layout.clone(),
@@ -252,7 +253,7 @@ impl Aggregator {
             for bucket in self.buckets.iter().filter(|bucket| bucket.codec().is_none()) {
                 feedback.skip(bucket.range.clone());
             }
-            feedback.commit();
+            Bucket::keep_unsent(&self.buckets, feedback);
         }
         for bucket in &mut self.buckets {
             let mean = bucket.elements(&self.mean);

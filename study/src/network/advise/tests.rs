@@ -125,6 +125,16 @@ fn what_shards_send_back_shrinks_with_the_ranks() {
     }
 }
 
+/// Random-k keeps a share of the gradient that is its share of the elements; the largest of a real gradient hold more.
+#[test]
+fn what_is_chosen_blindly_is_told_by_its_error_and_its_bits() {
+    for ratio in [0.001, 0.01, 0.1, 0.4] {
+        assert!(is_blind(1.0 - ratio, 32.0 * ratio), "{ratio}");
+        assert!(!is_blind(1.0 - 4.0 * ratio, 43.0 * ratio), "top-k of {ratio}");
+    }
+    assert!(!is_blind(0.5, 16.0) && !is_blind(0.0, 32.0));
+}
+
 #[test]
 fn risks_grow_with_the_error_and_shrink_with_feedback() {
     let feedback = |error| Risk::new(error, true, Law::Contraction, 4);
