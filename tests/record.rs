@@ -4,7 +4,7 @@ use crate::reader::Value;
 use gradwire::disk::Disk;
 use gradwire::record::{
     Destination, Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record,
-    Started, Step, Tagged, Text, Warning,
+    RuleTraffic, Started, Step, Tagged, Text, Warning,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -57,6 +57,7 @@ fn a_step(step: u64) -> Step {
         residual_norm: Some(3.5),
         gradient_norm: Some(0.75),
         gauges: vec![("größe".into(), x), ("kept".into(), 0.01)],
+        rules: vec![RuleTraffic::new("fc.*", [100, 400], [100 * step, 400 * step])],
     }
 }
 
@@ -87,6 +88,7 @@ fn every_value_of_every_event_is_in_both_files() {
             train_accuracy: Some(0.5),
             test_loss: Some(1.25),
             test_accuracy: Some(0.625),
+            test_top5_accuracy: Some(0.875),
             seconds: 10.0,
             evaluation_seconds: 1.0,
             samples_per_second: 512.0,
@@ -124,7 +126,8 @@ fn every_value_of_every_event_is_in_both_files() {
         Some(Value::Scalar(value)) => *value,
         other => panic!("{tag}: {other:?}"),
     };
-    assert_eq!(at(3).len(), 23, "{:?}", at(3));
+    assert_eq!(at(3).len(), 24, "{:?}", at(3));
+    assert_eq!([scalar(3, "rule_bits/fc.*"), scalar(7, "Test/top5_accuracy")], [8.0, 0.875]);
     let of_step = ["exchange/wire_bytes", "speed/samples_per_second", "scheme/größe"];
     assert_eq!(of_step.map(|tag| scalar(3, tag)), [1234.5, 2048.0, 1.0]);
     assert!(scalar(5, "Train/loss").is_nan());

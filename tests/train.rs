@@ -57,23 +57,23 @@ fn a_run_learns_and_leaves_a_whole_record() {
 #[test]
 fn rules_are_told_counted_and_recorded() {
     let program = Program::new();
-    let rules = "policy.rules=[{match='fc.*',scheme='dense'},{match='layer3.*',ratio=0.25}]";
+    let rules = "policy.rules=[{match='linear.*',scheme='dense'},{match='layer3.*',ratio=0.25}]";
     let train = words(
         "train --epochs 1 --workers 2 --set samples.train=320 --set samples.test=64 \
          --set train.batch=16 --set record.every=3 --name ruled",
     );
     let (out, err) = program.outputs(&[&train[..], &["--set", rules]].concat());
     for said in [
-        "topk(ratio=0.01), dense for fc.*, topk(ratio=0.25) for layer3.*",
-        "fc.* by dense: 650 parameters (0.9%)\n  fc.bias, fc.weight\n",
+        "topk(ratio=0.01), dense for linear.*, topk(ratio=0.25) for layer3.*",
+        "linear.* by dense: 650 parameters (0.2%)\n  linear.bias, linear.weight\n",
         "layer3.* by topk(ratio=0.25): ",
     ] {
         assert!(err.contains(said), "{said}: {err}");
     }
-    assert!(out.contains(" of it for fc.*, 32 bits per parameter"), "{out}");
+    assert!(out.contains(" of it for linear.*, 32 bits per parameter"), "{out}");
     let run = program.path("runs/out/first-look/ruled");
     let recipe = fs::read_to_string(run.join("recipe.toml")).unwrap();
-    assert!(recipe.contains("[[policy.rules]]\nmatch = \"fc.*\""), "{recipe}");
+    assert!(recipe.contains("[[policy.rules]]\nmatch = \"linear.*\""), "{recipe}");
     let last = events(&run, "step").pop().unwrap();
     let rule = |of: &Value, number: usize| of["rules"][number].clone();
     // Two ranks, ten steps, a header of 24 bytes.
@@ -82,17 +82,20 @@ fn rules_are_told_counted_and_recorded() {
     let (dense, quarter) = (rule(end, 0), rule(end, 1));
     assert_eq!(
         (dense["match"].as_str(), number(&dense, "bits_per_parameter")),
-        (Some("fc.*"), 32.0)
+        (Some("linear.*"), 32.0)
     );
     let bits = number(&quarter, "bits_per_parameter");
     assert!((8.0..16.0).contains(&bits), "{quarter}");
     let ruled = number(&dense, "wire_bytes") + number(&quarter, "wire_bytes");
     assert!(ruled < number(end, "wire_bytes"));
     for (rules, said) in [
-        ("[{match='fx.*',scheme='dense'}]", "rule `fx.*` matches no parameter; near it are fc."),
         (
-            "[{match='fc.*',ratio=0.1},{match='fc.bias',ratio=0.2}]",
-            "rule `fc.bias` has no parameter left",
+            "[{match='fc.*',scheme='dense'}]",
+            "rule `fc.*` matches no parameter; the names begin with bn1, conv1, layer1, ",
+        ),
+        (
+            "[{match='linear.*',ratio=0.1},{match='linear.bias',ratio=0.2}]",
+            "rule `linear.bias` has no parameter left",
         ),
     ] {
         let rules = format!("policy.rules={rules}");

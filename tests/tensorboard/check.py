@@ -92,6 +92,8 @@ def step_scalars(event):
         yield "exchange/residual_norm", event["residual_norm"]
     for gauge, value in event.get("gauges", {}).items():
         yield f"scheme/{gauge}", value
+    for rule in event.get("rules", ()):
+        yield f"rule_bits/{rule['match']}", rule["bits_per_parameter"]
 
 
 def epoch_scalars(event):
@@ -99,7 +101,7 @@ def epoch_scalars(event):
     for key in ("train_loss", "train_accuracy", "seconds", "samples_per_second"):
         if key in event:
             yield f"epoch/{key}", event[key]
-    for key in ("loss", "accuracy"):
+    for key in ("loss", "accuracy", "top5_accuracy"):
         if f"test_{key}" in event:
             yield f"Test/{key}", event[f"test_{key}"]
 

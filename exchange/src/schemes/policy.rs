@@ -124,7 +124,7 @@ impl Policy {
                     "has no parameter left: the rule `{}` before it takes what it matches; write it first, or leave it out",
                     self.rules[taker].pattern
                 ),
-                None => format!("matches no parameter; near it are {}", nearest(&rule.pattern, names).join(", ")),
+                None => format!("matches no parameter; {}", nearest(&rule.pattern, names)),
             }));
         }
         Ok(rules)
@@ -190,17 +190,23 @@ impl Rule {
     }
 }
 
-/// The names that begin and end most as a pattern does, three at most.
-fn nearest<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
+/// Which names there are, for a pattern that none matches: what they begin with, and those that begin and end most as
+/// it does.
+fn nearest(pattern: &str, names: &[&str]) -> String {
     let same =
         |one: &mut dyn Iterator<Item = (char, char)>| one.take_while(|(a, b)| a == b).count();
-    let likeness = |name: &&&str| {
+    let likeness = |name: &str| {
         let ends = &mut pattern.chars().rev().zip(name.chars().rev());
         same(&mut pattern.chars().zip(name.chars())) + same(ends)
     };
-    let mut near: Vec<&&str> = names.iter().collect();
+    let mut near: Vec<&str> = names.iter().copied().filter(|name| likeness(name) > 0).collect();
     near.sort_by_key(|name| std::cmp::Reverse(likeness(name)));
-    near.into_iter().take(3).copied().collect()
+    let mut parts: Vec<&str> = names.iter().filter_map(|name| name.split('.').next()).collect();
+    parts.dedup();
+    parts.truncate(12);
+    let near = near.into_iter().take(3).collect::<Vec<_>>().join(", ");
+    let near = if near.is_empty() { near } else { format!("near it are {near}; ") };
+    format!("{near}the names begin with {}", parts.join(", "))
 }
 
 #[cfg(test)]
@@ -237,9 +243,10 @@ mod tests {
         assert!(rules(&["fx.*"]).rules_of(&[]).unwrap().is_empty());
         for (patterns, said) in [
             (
-                &["fc.wieght"][..],
-                "rule `fc.wieght` matches no parameter; near it are fc.weight, conv1.weight",
+                &["head*"][..],
+                "`head*` matches no parameter; the names begin with conv1, fc, layer1",
             ),
+            (&["fc.wieght"][..], "rule `fc.wieght` matches no parameter; near it are fc.weight"),
             (
                 &["fc.*", "fc.weight"],
                 "rule `fc.weight` has no parameter left: the rule `fc.*` before it",

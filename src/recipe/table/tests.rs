@@ -222,7 +222,7 @@ fn rules_name_a_scheme_or_a_ratio_of_the_recipes_own() {
             "[{match='a',scheme='dense',ratio=0.5}]",
             "`policy.rules[0]`: a ratio is that of the recipe's",
         ),
-        ("[{match='a',scheme='dens'}]", "`policy.rules[0].scheme`: unknown variant `dens`"),
+        ("[{match='a',scheme='dens'}]", "unknown variant `dens`"),
         ("[{match='a'}]", "`policy.rules[0].scheme`"),
         ("[{ratio=0.5}]", "`policy.rules[0].match`"),
         ("[{match='a',ratio=7.0}]", "rule `a` does not go: scheme `topk`: ratio = 7"),

@@ -35,7 +35,7 @@ impl Format {
 pub struct Page {
     /// How wide they are, in points (of a web page, in pixels).
     pub(super) width: f64,
-    /// The size of letters, likewise.
+    /// The size that plotters is given for letters, likewise; it draws them smaller by [`SHRUNK`].
     pub(super) font: f64,
     /// Whether they bear their title; in papers the caption says it.
     pub(super) titled: bool,
@@ -48,6 +48,9 @@ impl Default for Page {
         Self { width: 840.0, font: 14.5, titled: true, fonts: OnceLock::new() }
     }
 }
+
+/// The size that plotters is given for letters, over the size that it writes into an SVG file.
+const SHRUNK: f64 = 1.24;
 
 /// Points in a millimetre.
 const MILLIMETRE: f64 = 72.0 / 25.4;
@@ -65,7 +68,7 @@ impl Page {
             "a figure is 40 to 400 mm wide, and not {millimetres} mm: a column is 84 mm in most journals"
         );
         let width = millimetres * MILLIMETRE;
-        Ok(Self { width, font: 7.5, titled: false, fonts: OnceLock::new() })
+        Ok(Self { width, font: 7.5 * SHRUNK, titled: false, fonts: OnceLock::new() })
     }
 
     /// What a converter needs to know: the fonts of this machine.
@@ -139,7 +142,9 @@ mod tests {
         let figure = Figure::new("title", axis("x"), axis("y"), vec![line]);
         let page = Page::column(84.0).unwrap();
         let file = |format| page.file(&figure.svg(&page), format).unwrap();
-        assert!(String::from_utf8(file(Format::Svg)).unwrap().contains("<svg width=\"238.1\""));
+        let svg = String::from_utf8(file(Format::Svg)).unwrap();
+        // Letters of 7.5 points, in tenths.
+        assert!(svg.contains("<svg width=\"238.1\"") && svg.contains("font-size=\"75"), "{svg}");
         let pdf = file(Format::Pdf);
         assert!(pdf.starts_with(b"%PDF-"));
         let text = String::from_utf8_lossy(&pdf);

@@ -27,11 +27,11 @@ fn less(a: f64, b: f64) -> Ordering {
 
 const COLUMNS: [Column; 4] = [
     ("Accuracy (\\%)", |_, arm| arm.mean(accuracy), percent, |a, b| a.total_cmp(&b)),
-    ("Bits/param.", |_, arm| arm.mean(bits), |of| text::three_digits(of.mean), less),
+    ("Bits/param.", |_, arm| arm.mean(bits), |of| figures(of.mean), less),
     (
         "Reduction",
         |_, arm| arm.mean(|m| Some(1.0 / m.summary.compression_ratio()?)),
-        |of| words::times(of.mean),
+        |of| figures(of.mean) + "×",
         |a, b| a.total_cmp(&b),
     ),
     (
@@ -45,6 +45,13 @@ const COLUMNS: [Column; 4] = [
 /// A mean of fractions in percent without the sign, which stands in the title.
 fn percent(of: &SeedMean) -> String {
     words::accuracy(of).trim_end_matches(" %").to_string()
+}
+
+/// Three significant digits, noughts among them: the numbers of a column are told to the same precision.
+fn figures(value: f64) -> String {
+    let rounded = text::three_digits(value).parse::<f64>().ok().filter(|rounded| *rounded != 0.0);
+    let whole = rounded.map_or(0.0, |rounded| rounded.abs().log10().floor());
+    format!("{value:.*}", (2.0 - whole).clamp(0.0, 6.0) as usize)
 }
 
 fn table(task: &Task<'_>) -> String {
@@ -101,12 +108,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn figures_have_three_digits() {
+        let written = [0.4021, 1.3, 4.491, 9.996, 32.0, 79.52, 1024.7, 0.0].map(figures);
+        assert_eq!(written, ["0.402", "1.30", "4.49", "10.0", "32.0", "79.5", "1025", "0.00"]);
+    }
+
+    #[test]
     fn the_best_is_bold_and_nothing_is_a_command() {
         let mut results = results();
         results.arms[1].label = r"top_k 1 % \input{x}".into();
         let text = latex(&results);
         let rows: Vec<&str> = text.lines().filter(|line| line.ends_with("\\\\")).collect();
-        assert!(rows[1].starts_with(r"dense & \textbf{90.20 $\pm$ 0.10} & 32 & 1$\times$ & "));
+        assert!(rows[1].starts_with(r"dense & \textbf{90.20 $\pm$ 0.10} & 32.0 & 1.00$\times$ & "));
         let name =
             r"top\_k 1 \% \textbackslash{}input\{x\} (diverged 1/3) & 88.15 $\pm$ 0.07 & \textbf{";
         assert!(rows[2].starts_with(name), "{text}");

@@ -125,14 +125,18 @@ fn what_shards_send_back_shrinks_with_the_ranks() {
     }
 }
 
-/// Random-k keeps a share of the gradient that is its share of the elements; the largest of a real gradient hold more.
 #[test]
-fn what_is_chosen_blindly_is_told_by_its_error_and_its_bits() {
-    for ratio in [0.001, 0.01, 0.1, 0.4] {
-        assert!(is_blind(1.0 - ratio, 32.0 * ratio), "{ratio}");
-        assert!(!is_blind(1.0 - 4.0 * ratio, 43.0 * ratio), "top-k of {ratio}");
+fn what_chooses_without_looking_at_the_gradient_is_known() {
+    let of = |text: &str| is_blind(&gradwire::recipe::scheme_of(text).unwrap());
+    let falling = "{ start = 0.9, end = 0.1, steps = 100 }";
+    for (ratio, blind) in
+        [("0.01", true), ("0.1", true), ("0.4", true), ("0.5", false), (falling, true)]
+    {
+        assert_eq!(of(&format!("{{ kind = 'randomk', ratio = {ratio} }}")), blind, "{ratio}");
     }
-    assert!(!is_blind(0.5, 16.0) && !is_blind(0.0, 32.0));
+    let others = SchemeConfig::specimens();
+    let mut others = others.iter().filter(|scheme| scheme.about().name != "randomk");
+    assert_eq!(others.find(|scheme| is_blind(scheme)), None);
 }
 
 #[test]
