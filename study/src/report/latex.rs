@@ -35,9 +35,9 @@ const COLUMNS: [Column; 4] = [
         |a, b| a.total_cmp(&b),
     ),
     (
-        "Step, slowest link",
+        "Step (ms)",
         |task, arm| arm.on_link(task.links.first()?, |link| link.step_seconds),
-        words::duration,
+        milliseconds,
         less,
     ),
 ];
@@ -52,6 +52,14 @@ fn figures(value: f64) -> String {
     let rounded = text::three_digits(value).parse::<f64>().ok().filter(|rounded| *rounded != 0.0);
     let whole = rounded.map_or(0.0, |rounded| rounded.abs().log10().floor());
     format!("{value:.*}", (2.0 - whole).clamp(0.0, 6.0) as usize)
+}
+
+/// A mean of seconds in milliseconds, and its deviation to as many places.
+fn milliseconds(of: &SeedMean) -> String {
+    let mean = figures(1e3 * of.mean);
+    let places = mean.split_once('.').map_or(0, |(_, places)| places.len());
+    let deviation = of.deviation.map(|deviation| format!(" ± {:.places$}", 1e3 * deviation));
+    mean + &deviation.unwrap_or_default()
 }
 
 fn table(task: &Task<'_>) -> String {
@@ -75,9 +83,10 @@ fn table(task: &Task<'_>) -> String {
         format!("{}{} \\\\\n", escape(&arm.name()), columns.iter().map(cell).collect::<String>())
     };
     format!(
-        "% {}\n\\begin{{tabular}}{{l{}}}\n\\toprule\nScheme{titles} \\\\\n\\midrule\n{}\\bottomrule\n\
+        "% {}{}\n\\begin{{tabular}}{{@{{}}l{}@{{}}}}\n\\toprule\nScheme{titles} \\\\\n\\midrule\n{}\\bottomrule\n\
          \\end{{tabular}}\n",
         task.label.label.replace('\n', " "),
+        task.links.first().map_or_else(String::new, |link| format!("; a step on the link {link}")),
         "r".repeat(columns.len()),
         task.arms.iter().map(row).collect::<String>()
     )
@@ -124,6 +133,8 @@ mod tests {
             r"top\_k 1 \% \textbackslash{}input\{x\} (diverged 1/3) & 88.15 $\pm$ 0.07 & \textbf{";
         assert!(rows[2].starts_with(name), "{text}");
         assert!(rows[3].contains("SIDCo (missing 1/1) & -- & -- & -- & --"), "{text}");
-        assert_eq!(text.matches("\\begin{tabular}{lrrrr}").count(), 2, "{text}");
+        assert_eq!(text.matches("\\begin{tabular}{@{}lrrrr@{}}").count(), 2, "{text}");
+        let mean = SeedMean { deviation: Some(0.000_033), ..SeedMean::new(&[0.0453]).unwrap() };
+        assert_eq!(milliseconds(&mean), "45.3 ± 0.0");
     }
 }
