@@ -4,7 +4,7 @@ use super::schema::{CHOSEN_BY_NAME, all_that_is_missing};
 use super::settings::Recipe;
 use super::typed::{did_you_mean, typed};
 use crate::text::three_digits;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
 use include_dir::{Dir, include_dir};
@@ -340,8 +340,14 @@ fn with_rules(mut table: Table) -> Result<Recipe> {
         if let Some(name @ Value::String(_)) = rule.get("scheme").cloned() {
             choose(rule, "scheme", &name);
         }
-        let Some(ratio) = rule.remove("ratio") else { continue };
         let at = format!("recipe in `policy.rules[{number}]`");
+        let Some(ratio) = rule.remove("ratio") else {
+            ensure!(
+                rule.contains_key("scheme"),
+                "{at}: write a scheme, such as \"dense\", or a ratio"
+            );
+            continue;
+        };
         if rule.contains_key("scheme") {
             bail!(
                 "{at}: a ratio is that of the recipe's scheme; write it within the rule's scheme, or leave that out"

@@ -223,7 +223,7 @@ fn rules_name_a_scheme_or_a_ratio_of_the_recipes_own() {
             "`policy.rules[0]`: a ratio is that of the recipe's",
         ),
         ("[{match='a',scheme='dens'}]", "unknown variant `dens`"),
-        ("[{match='a'}]", "`policy.rules[0].scheme`"),
+        ("[{match='a'}]", "`policy.rules[0]`: write a scheme"),
         ("[{ratio=0.5}]", "`policy.rules[0].match`"),
         ("[{match='a',ratio=7.0}]", "rule `a` does not go: scheme `topk`: ratio = 7"),
         ("[{match='a',scheme={kind='qsgd',feedback=true}}]", "rule `a` does not go: "),
