@@ -233,9 +233,9 @@ fn rules_name_a_scheme_or_a_ratio_of_the_recipes_own() {
     }
     let error = refusal(&["scheme=dense", "policy.rules=[{match='a',ratio=0.5}]"]);
     assert!(error.contains("scheme \"dense\" with this ratio: "), "{error}");
-    let sharded = ["exchange.topology=sharded", "scheme=dense"];
-    let error = refusal(&[&sharded[..], &["policy.rules=[{match='a',scheme='casq'}]"]].concat());
-    assert!(error.contains("scheme `casq` is read as a whole"), "{error}");
+    let downlink = "exchange={topology='server',downlink='compressed'}";
+    let error = refusal(&[downlink, "policy.rules=[{match='a',scheme='powersgd'}]"]);
+    assert!(error.contains("scheme `powersgd` has nothing to compress the mean by"), "{error}");
 }
 
 #[test]
