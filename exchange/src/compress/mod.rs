@@ -21,6 +21,7 @@ pub(crate) mod sparse;
 pub(crate) mod special;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod two_bits;
 pub(crate) mod values;
 
 pub use adaptive::Statistics;
@@ -30,4 +31,4 @@ pub use gradwire_registry::About;
 pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};
 pub use scheme::{Built, Law, Properties, Run, Seat, Soundness};
-pub use values::{QsgdValues, Quantised, Values};
+pub use values::{Coding, QsgdValues, Quantised, Values};

@@ -56,11 +56,6 @@ impl Selector {
         &self.positions
     }
 
-    /// The positions that were found last.
-    pub(crate) fn positions(&self) -> &[u32] {
-        &self.positions
-    }
-
     /// The bin of upper bits in which the k-th largest lies, the number of values in bins above
     /// it, and in it.
     fn find_bin(&mut self, values: &[f32], k: usize) -> (u32, usize, usize) {

@@ -1,6 +1,9 @@
-//! How a sparsifier sends the values that it selected: as f32, f16 or bf16, or quantised.
+//! How a sparsifier sends the values that it selected: as f32, f16 or bf16, in two bits, or quantised.
 //!
 //! # Paper
+//! Sarfi, Thérien, Lidin & Belilovsky 2025 ("Communication Efficient LLM Pre-training with SparseLoCo"):
+//! two bits for each of the largest elements of a chunk (`two_bits.rs`, `"2bit"`).
+//!
 //! Basu, Data, Karakus & Diggavi 2019 ("Qsparse-local-SGD: Distributed SGD with Quantization,
 //! Sparsification, and Local Computations"): a sparsifier, then a quantiser of what it selected,
 //! with one error feedback around both.
@@ -12,7 +15,8 @@
 //! # Wire
 //! | bytes | what |
 //! |---|---|
-//! | 4·kept (f16, bf16: 2·kept) | the values, in ascending order of position, or, quantised: |
+//! | 4·kept (f16, bf16: 2·kept) | the values, in ascending order of position, or, in two bits: |
+//! | 4·⌈kept/64⌉ + ⌈kept/4⌉ | 64 by 64: two magnitudes, and two bits for each value (`two_bits.rs`); or, quantised: |
 //! | 4·blocks | the scale of each block of kept values, f32 |
 //! | ⌈kept·w/8⌉ | a sign and a level each, or Elias γ codes, as [`qsgd`](crate::schemes::qsgd) has them |
 //!
@@ -29,7 +33,10 @@
 //! and not only in expectation. It costs nothing on the wire, because the scales are there anyway, and
 //! β need not be known.
 //!
-//! Without feedback no block is multiplied. If T is a contraction, Q∘T is then neither a
+//! Two bits are a contraction whatever surrounds them: a magnitude is the mean of those that it stands
+//! for, but for rounding, so that ‖Q(x) − x‖² = ‖x‖² − Σ nᵢcᵢ², nᵢ values standing for magnitude cᵢ.
+//!
+//! Without feedback no block of the others is multiplied. If T is a contraction, Q∘T is then neither a
 //! contraction nor right in expectation.
 
 use serde::{Deserialize, Serialize};
@@ -37,26 +44,40 @@ use serde::{Deserialize, Serialize};
 use super::ladder::{Ladder, Uniform, width};
 use super::levels::{self, Elements, Entropy, Norm, Quantiser, stretch};
 use super::scheme::require;
+use super::two_bits::{self, TwoBits};
 use super::{Law, Seat};
 use crate::Result;
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader};
 
-/// How values are sent: `"f32"`, `"f16"`, `"bf16"`, or by a quantiser, such as
+/// How values are sent: `"f32"`, `"f16"`, `"bf16"`, `"2bit"`, or by a quantiser, such as
 /// `{ kind = "qsgd", levels = 1 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
     untagged,
-    expecting = "values are \"f32\", \"f16\", \"bf16\" or a quantiser, such as { kind = \"qsgd\", levels = 1 }"
+    expecting = "values are \"f32\", \"f16\", \"bf16\", \"2bit\" or a quantiser, such as { kind = \"qsgd\", levels = 1 }"
 )]
 #[non_exhaustive]
 pub enum Values {
     /// One by one, in a format of floating point.
     Plain(Format),
+    /// As a sign and one of two magnitudes.
+    Coded(Coding),
     /// Rounded to levels.
     Quantised(Quantised),
+}
+
+/// A coding of selected values that has no settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub enum Coding {
+    /// A sign and one of two magnitudes, those nearest to each 64 values in order of position (Sarfi et
+    /// al. 2025).
+    #[serde(rename = "2bit")]
+    TwoBits,
 }
 
 /// A quantiser of selected values.
@@ -135,6 +156,7 @@ impl Values {
                 let bytes = reader.take(count * format.bytes())?;
                 Ok(Arriving::Plain(format, bytes.chunks_exact(format.bytes())))
             }
+            Values::Coded(Coding::TwoBits) => TwoBits::take(reader, count).map(Arriving::TwoBits),
             Values::Quantised(Quantised::Qsgd(QsgdValues { levels, block, entropy, .. })) => {
                 let elements = Elements::take(reader, count, block, Uniform(levels), entropy)?;
                 Ok(Arriving::Quantised(elements))
@@ -146,6 +168,7 @@ impl Values {
 /// Values of a message, read one after another.
 pub(crate) enum Arriving<'a> {
     Plain(Format, std::slice::ChunksExact<'a, u8>),
+    TwoBits(TwoBits<'a>),
     Quantised(Elements<'a, Uniform>),
 }
 
@@ -155,6 +178,7 @@ impl Arriving<'_> {
     pub(crate) fn next(&mut self) -> f32 {
         match self {
             Arriving::Plain(format, bytes) => bytes.next().map_or(0.0, |bytes| format.value(bytes)),
+            Arriving::TwoBits(values) => values.next().unwrap_or(0.0),
             Arriving::Quantised(elements) => elements.next(),
         }
     }
@@ -179,6 +203,7 @@ impl Sender {
     pub(crate) fn new(values: Values, fitted: bool, most: usize, seat: &Seat) -> Self {
         let (room, blocks) = match values {
             Values::Plain(_) => (0, 0),
+            Values::Coded(Coding::TwoBits) => (two_bits::BLOCK, 0),
             Values::Quantised(Quantised::Qsgd(QsgdValues { block, .. })) => {
                 (most, most.div_ceil(stretch(block, most)))
             }
@@ -214,7 +239,7 @@ impl Sender {
     /// was rounded to level 0 stays whole in the residual.
     pub(crate) fn sent<'a>(&'a self, positions: &'a [u32]) -> &'a [u32] {
         match self.values {
-            Values::Plain(_) => positions,
+            Values::Plain(_) | Values::Coded(_) => positions,
             Values::Quantised(_) => &self.sent,
         }
     }
@@ -222,6 +247,7 @@ impl Sender {
     fn put(&mut self, values: impl Iterator<Item = f32>, step: u64, out: &mut Vec<u8>) {
         match self.values {
             Values::Plain(format) => format.put(values, out),
+            Values::Coded(Coding::TwoBits) => two_bits::put(values, &mut self.kept, out),
             Values::Quantised(Quantised::Qsgd(qsgd)) => {
                 self.kept.clear();
                 self.kept.extend(values);
@@ -293,6 +319,7 @@ mod tests {
             Format::F32.into(),
             Format::F16.into(),
             Format::Bf16.into(),
+            Values::Coded(Coding::TwoBits),
             qsgd(1, Norm::Linf, 512, Entropy::None),
             qsgd(1, Norm::L2, 0, Entropy::Elias),
             qsgd(5, Norm::L2, 7, Entropy::Elias),

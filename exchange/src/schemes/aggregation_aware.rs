@@ -64,7 +64,7 @@ settings! {
         pub ratio: Ratio = 0.01.into(),
         /// The rule of selection. Default `{ by = "prev-union", p = 0.75 }`.
         pub rule: Rule = Rule::default(),
-        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// How the values are sent: `f32`, `f16`, `bf16`, `2bit`, or quantised, such as
         /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
         pub values: Values = Values::default(),
         /// Whether what is not sent is added to the next gradient. Default true.

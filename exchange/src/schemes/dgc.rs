@@ -46,7 +46,7 @@ settings! {
         /// 0.01.
         #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
         pub sample: f64 = 0.01,
-        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// How the values are sent: `f32`, `f16`, `bf16`, `2bit`, or quantised, such as
         /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
         pub values: Values = Values::default(),
         /// Whether what is not sent is added to the next gradient. Default true.

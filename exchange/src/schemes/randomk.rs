@@ -33,7 +33,7 @@ use std::ops::Range;
 
 use crate::compress::ratio::Ratio;
 use crate::compress::scheme::require;
-use crate::compress::values::{Arriving, QsgdValues, Sender, Values};
+use crate::compress::values::{Arriving, Coding, QsgdValues, Sender, Values};
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
@@ -50,7 +50,7 @@ settings! {
         /// Whether what is sent is multiplied by n/k, which makes it right in expectation. Without
         /// feedback, and in f32 or quantised only. Default false.
         pub unbiased: bool = false,
-        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// How the values are sent: `f32`, `f16`, `bf16`, `2bit`, or quantised, such as
         /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
         pub values: Values = Values::default(),
         /// Whether what is not sent is added to the next gradient. Default true.
@@ -81,11 +81,15 @@ impl Scheme for Config {
     fn validate(&self) -> Result<()> {
         self.ratio.validate(self.about().name)?;
         self.values.validate(self.about().name)?;
-        let Values::Plain(format) = self.values else { return Ok(()) };
         let wanted = "write `values = \"f32\"` beside `unbiased = true`, or a quantiser, \
                       such as { kind = \"qsgd\", levels = 1 }: others are rounded";
-        let exact = format == Format::F32 || !self.unbiased;
-        require(exact, self.about().name, "values", format_args!("{format:?}"), wanted)
+        let rounds = match self.values {
+            Values::Plain(format) => format != Format::F32,
+            Values::Coded(_) => true,
+            Values::Quantised(_) => false,
+        };
+        let exact = !(rounds && self.unbiased);
+        require(exact, self.about().name, "values", format_args!("{:?}", self.values), wanted)
     }
 
     fn build(&self, seat: &Seat) -> Built {
@@ -107,6 +111,11 @@ impl Scheme for Config {
             Self { ratio: 0.5.into(), values: Format::Bf16.into(), ..Self::default() },
             Self { ratio: 1.0.into(), ..Self::default() },
             Self { ratio: 0.1.into(), values: QsgdValues::default().into(), ..Self::default() },
+            Self {
+                ratio: 0.3.into(),
+                values: Values::Coded(Coding::TwoBits),
+                ..Self::default()
+            },
             Self {
                 ratio: 0.1.into(),
                 unbiased: true,
@@ -243,6 +252,9 @@ impl Compressor for Randomk {
             Arriving::Plain(format, mut bytes) => {
                 let next = || bytes.next().map_or(0.0, |bytes| format.value(bytes));
                 self.add(count, key, next, weight, sum);
+            }
+            Arriving::TwoBits(mut values) => {
+                self.add(count, key, || values.next().unwrap_or(0.0), weight, sum);
             }
             Arriving::Quantised(mut elements) => {
                 self.add(count, key, || elements.next(), weight, sum);

@@ -41,7 +41,7 @@ settings! {
         /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
         /// Default 0.01.
         pub ratio: Ratio = 0.01.into(),
-        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// How the values are sent: `f32`, `f16`, `bf16`, `2bit`, or quantised, such as
         /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
         pub values: Values = Values::default(),
         /// Whether what is not sent is added to the next gradient. Default true.

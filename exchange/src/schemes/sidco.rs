@@ -70,7 +70,7 @@ settings! {
         /// Whether only elements other than zero are fitted, for the ratio that they then need: for
         /// gradients with many exact zeros. Default false.
         pub nonzero: bool = false,
-        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// How the values are sent: `f32`, `f16`, `bf16`, `2bit`, or quantised, such as
         /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
         pub values: Values = Values::default(),
         /// Whether what is not sent is added to the next gradient. Default true.

@@ -39,7 +39,7 @@ settings! {
         /// not zero. Default 0.01.
         #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
         pub lambda: f64 = 0.01,
-        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// How the values are sent: `f32`, `f16`, `bf16`, `2bit`, or quantised, such as
         /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
         pub values: Values = Values::default(),
         /// Whether what is not sent is added to the next gradient. Default true.
