@@ -86,7 +86,7 @@ pub use collective::{
     star,
 };
 pub use compress::{
-    About, Built, Coding, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, Properties, QsgdValues,
+    About, Built, Coding, Compressor, Encoded, Entropy, Fall, Feedback, FeedbackRule, Law, Norm, Properties, QsgdValues,
     Quantised, Ratio, Run, Seat, Soundness, SparseBlocks, Statistics, StepEnd, StepMessages,
     Summary, Values,
 };

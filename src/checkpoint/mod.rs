@@ -13,7 +13,7 @@
 //! | `manifest.sha256` | the manifest's own SHA-256, as `sha256sum -c` reads it |
 //! | `model.safetensors` | weights and fixed variables, which are the same on all ranks, and rank 0's batch norm statistics: a model file as in `best/` |
 //! | `optimizer.safetensors` | the vectors that the optimizer names, such as `momentum`, or `exp_avg` and `exp_avg_sq`, in the flat gradient's layout; `waiting/…`: what an embedding table's rows wait with (`optim/table.rs`), its weights in the model being as if none waited; `average/…`: the average of the weights, in the same layout, and how often it was updated |
-//! | `rank-0000.safetensors`, … | what is each rank's own: `buffers/…`, its batch norm statistics; `average/buffers`, their average, one after the other; `exchange/…`, residual, velocity and the compressors' states |
+//! | `rank-0000.safetensors`, … | what is each rank's own: `buffers/…`, its batch norm statistics; `average/buffers`, their average, one after the other; `exchange/…`, residual, velocity, EF21's average and estimate, and the compressors' states |
 //!
 //! Random numbers have no state: each is a function of the seed and its place. The learning rate
 //! is a function of the step. A checkpoint is written beside its place under a name that begins

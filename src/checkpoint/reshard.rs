@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 
 /// What is a sum over steps of gradients, whose mean over ranks stays, and so scaled and added where
 /// ranks meet.
-const ADDED: [&str; 2] = ["exchange/residual", "exchange/velocity"];
+const ADDED: [&str; 3] = ["exchange/residual", "exchange/velocity", "exchange/average"];
 
 /// Batch norm's running statistics, and averages of them over steps.
 const SETTLED: [&str; 2] = ["buffers/", "average/"];
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::Manifest;
     use gradwire_exchange::{
-        Collective, Exchange, Layout, Policy, Scheme, SchemeConfig, State, Topology,
+        Collective, Exchange, FeedbackRule, Layout, Policy, Scheme, SchemeConfig, State, Topology,
     };
     use std::ops::RangeInclusive;
     use std::time::Duration;
@@ -181,6 +181,7 @@ mod tests {
         let mut tensors = Tensors::default();
         tensors.0.insert("exchange/residual".into(), f32s(&value));
         tensors.0.insert("exchange/velocity".into(), f32s(&|i| value(i + 1)));
+        tensors.0.insert("exchange/average".into(), f32s(&|i| value(i + 2)));
         tensors.0.insert("exchange/bucket.0/levels".into(), f32s(&|i| i as f32));
         let stages = Tensor::flat(Entry::U64(vec![number as u64 + 1]));
         tensors.0.insert("exchange/bucket.0/stages".into(), stages);
@@ -219,7 +220,7 @@ mod tests {
                     assert!((was - is).abs() <= allowed, "{old} → {new}, {name} {i}: {was} {is}");
                 }
             }
-            assert!(words.contains("residual and the velocity"), "{words}");
+            assert!(words.contains("residual and the velocity and the average"), "{words}");
             assert_eq!(words.contains("bucket.0/stages"), old > 1, "{words}");
             assert!(!words.contains("levels"), "{words}");
         }
@@ -286,13 +287,18 @@ mod tests {
     fn what_was_not_sent_does_to_the_weights_what_it_would_have_done() {
         let (mut cases, mut pending) = (0, 0);
         let fed_back = SchemeConfig::specimens().into_iter().filter(|scheme| scheme.feedback());
-        for (scheme, momentum) in fed_back.flat_map(|s| [(s.clone(), 0.0), (s, 0.9)]) {
-            let policy = Policy { momentum_correction: Some(momentum), ..Policy::default() };
+        let forms = [(0.0, None), (0.9, None), (0.0, Some(FeedbackRule::Efsgdm(0.25)))];
+        for (scheme, (momentum, feedback)) in fed_back.flat_map(|s| forms.map(|f| (s.clone(), f))) {
+            let momentum_correction = Some(momentum);
+            let policy = Policy { momentum_correction, feedback, ..Policy::default() };
+            if policy.validate(&scheme).is_err() {
+                continue;
+            }
             let all_sent = Policy { warmup_steps: Some(1000), ..policy.clone() };
             for (old, new) in [(8, 1), (4, 3), (3, 4), (1, 5)] {
                 let (_, states) = exchanged(&scheme, &policy, &[], old, (1..=4, true));
                 let moved = resharded(&states, new);
-                let case = format!("{old} → {new}, momentum {momentum}, {scheme:?}");
+                let case = format!("{old} → {new}, momentum {momentum}, {feedback:?}, {scheme:?}");
                 let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-5, "{case}: {a} {b}");
                 // Everything at once, and what momentum makes of it in the steps after.
                 let (before, _) = exchanged(&scheme, &all_sent, &states, old, (5..=7, false));
@@ -301,7 +307,7 @@ mod tests {
                 both.for_each(|(was, is)| near(f64::from(*was), f64::from(*is)));
                 cases += 1;
                 pending += usize::from(before[0].iter().any(|value| value.abs() > 0.1));
-                if momentum > 0.0 {
+                if momentum > 0.0 || feedback.is_some() {
                     continue;
                 }
                 // Step by step: what has been sent since and what has not are together what was not.

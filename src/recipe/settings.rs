@@ -352,6 +352,7 @@ impl Recipe {
             warmup_steps: Some(0),
             momentum_correction: Some(0.0),
             momentum_masking: Some(true),
+            feedback: None,
             clip_norm: Some(0.0),
             // A multiple of the round's steps, at whose ends alone something is sent.
             measure_every: Some(self.record.every.next_multiple_of(self.local.steps.max(1))),

@@ -163,6 +163,14 @@ impl Recipe {
                  write {table}.momentum = 0, or policy.momentum_correction = 0",
                 policy.momentum()
             )
+        })?;
+        refuse(policy.efsgdm() > 0.0 && momentum > 0.0, || {
+            format!(
+                "policy.feedback.efsgdm = {} is a momentum that every rank keeps, and \
+                 optimizer.momentum = {momentum} would act on top of it; write optimizer.momentum = 0, \
+                 or leave policy.feedback out",
+                policy.efsgdm()
+            )
         })
     }
 

@@ -31,7 +31,9 @@ pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize
         false => 0,
     };
     let rule = rule.vectors().len() as u64;
-    let vectors = weights + gradient + rule + residual + u64::from(corrects) + average + outer;
+    let estimate = 2 * u64::from(parts.policy.efsgdm() > 0.0);
+    let kept = residual + u64::from(corrects) + estimate;
+    let vectors = weights + gradient + rule + kept + average + outer;
     let each = (size_of::<f32>() as u64 * vectors).saturating_mul(parameters);
     each.saturating_mul(workers as u64)
 }

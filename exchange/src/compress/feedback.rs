@@ -5,19 +5,55 @@
 //!
 //! > sent + residual′ = gradient + residual
 //!
-//! so that nothing is lost, only late. Where we differ: the memory holds gradients, not gradients
+//! so that nothing is lost, only late. [`FeedbackRule`] has two other forms:
+//!
+//! * The residual fades: sent + residual′ = gradient + decay·residual. Sarfi et al. 2025 ("Communication
+//!   Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706), algorithm 1, e ← βe + Δ; Δ̂ = C(e);
+//!   e ← e − Δ̂. What is long not sent gathers as a momentum of Δ.
+//! * EF21-SGDM (Fatkhullin, Tyurin & Richtárik 2023, "Momentum Provably Improves Error Feedback!", arXiv
+//!   2305.15155, algorithm 1): v ← (1 − η)v + ηg; c = C(v − h); h ← h + c; what ranks take is the mean of
+//!   h. η = 1 is EF21 (Richtárik, Sokolov & Fatkhullin 2021). The residual is v − h: sent + residual′ =
+//!   residual + (v′ − v). h itself is kept as its mean over ranks, which is the same on all of them. Where we
+//!   differ: v and h begin at 0 and not at a first gradient that all send; with `warmup_steps` h is v until
+//!   then, as there.
+//!
+//! Where we differ: the memory holds gradients, not gradients
 //! times the learning rate, because the learning rate belongs to the optimizer, which comes after
 //! the exchange; with a changing rate the two differ by the rate's change during the delay.
 //!
 //! # State
 //! One f32 for each element of the gradient, saved in the order of the parameters' names: another
-//! bucketing, or another scheme, can take the residual over. The new residual is prepared beside the old one
+//! bucketing, or another scheme, can take the residual over. EF21-SGDM keeps v (`average`) and the mean of h
+//! (`estimate`) beside it. The new residual is prepared beside the old one
 //! and takes its place only when the step's messages have all arrived.
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::wire::floats;
 use crate::{Entry, Error, Layout, Result, State};
+
+/// A form of error feedback other than the usual; [`Feedback`] has the laws.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FeedbackRule {
+    /// The residual fades: what is left of it from step to step, above 0 and at most 1, is added to the
+    /// gradient (Sarfi et al. 2025, SparseLoCo: 0.95).
+    Decay(
+        #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
+         f64,
+    ),
+    /// EF21 with momentum (Fatkhullin et al. 2023): every rank keeps a running mean of its gradients, of
+    /// which a new one is this share, above 0 and at most 1, and sends by how much the mean has changed
+    /// since what it has sent. For schemes that are contractions; 1 is EF21.
+    Efsgdm(
+        #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
+         f64,
+    ),
+}
 
 /// What one rank remembers of its gradients, and the corrected gradient of the step under way.
 #[derive(Debug, Clone)]
@@ -27,6 +63,9 @@ pub struct Feedback {
     /// gradient + residual at first; then, bucket by bucket, what remains after sending.
     next: Vec<f32>,
     momentum: Option<Momentum>,
+    /// What is left of the residual from step to step; 1 for all.
+    decay: f32,
+    estimate: Option<Estimate>,
 }
 
 /// Momentum correction (Lin et al. 2018, "Deep Gradient Compression", sections 3.1 and 3.2): the
@@ -34,9 +73,20 @@ pub struct Feedback {
 /// has moved by as much as if it had been sent at once.
 #[derive(Debug, Clone)]
 struct Momentum {
+    /// What is left of the velocity from step to step.
     factor: f32,
+    /// What a gradient adds to it: 1, or 1 − factor where velocities are means of gradients.
+    share: f32,
     velocity: Vec<f32>,
     next: Vec<f32>,
+}
+
+/// The mean over ranks of what EF21 has of each rank's gradient.
+#[derive(Debug, Clone)]
+struct Estimate {
+    mean: Vec<f32>,
+    /// The mean of the step's messages, which is added to it.
+    sent: Vec<f32>,
 }
 
 /// Elements that stay in the first cache.
@@ -47,10 +97,28 @@ impl Feedback {
     pub fn new(length: usize, momentum: f64) -> Self {
         let momentum = (momentum > 0.0).then(|| Momentum {
             factor: momentum as f32,
+            share: 1.0,
             velocity: vec![0.0; length],
             next: vec![0.0; length],
         });
-        Self { residual: vec![0.0; length], next: vec![0.0; length], momentum }
+        let (residual, next) = (vec![0.0; length], vec![0.0; length]);
+        Self { residual, next, momentum, decay: 1.0, estimate: None }
+    }
+
+    /// Everything at zero, in the form that `rule` asks for.
+    pub(crate) fn of(rule: Option<FeedbackRule>, momentum: f64, length: usize) -> Self {
+        let mut feedback = Self::new(length, momentum);
+        match rule {
+            Some(FeedbackRule::Decay(decay)) => feedback.decay = decay as f32,
+            Some(FeedbackRule::Efsgdm(share)) => {
+                let zeros = || vec![0.0; length];
+                let (velocity, next, share) = (zeros(), zeros(), share as f32);
+                feedback.momentum = Some(Momentum { factor: 1.0 - share, share, velocity, next });
+                feedback.estimate = Some(Estimate { mean: zeros(), sent: zeros() });
+            }
+            None => {}
+        }
+        feedback
     }
 
     /// What has not been sent, up to the last step that was committed.
@@ -75,20 +143,29 @@ impl Feedback {
     }
 
     /// Begins a step for the elements `range`, whose gradient is given: prepares `scale`·gradient
-    /// (or the velocity that comes of it) + residual, and tells whether all of it is finite. Every
-    /// element has to be in one range of a step before [`commit`](Self::commit).
+    /// (or the velocity that comes of it, or by how much that changes) + what is left of the residual,
+    /// and tells whether all of it is finite. Every element has to be in one range of a step before [`commit`](Self::commit).
     ///
     /// # Panics
     /// When the range goes beyond the residual, or the gradient is of another length.
     #[must_use]
     pub fn begin(&mut self, range: Range<usize>, gradient: &[f32], scale: f32) -> bool {
         assert_eq!(gradient.len(), range.len(), "a gradient of other elements");
+        let (decay, averages) = (self.decay, self.estimate.is_some());
         let (new, scale) = match &mut self.momentum {
             None => (gradient, scale),
-            Some(Momentum { factor, velocity, next }) => {
+            Some(Momentum { factor, share, velocity, next }) => {
                 let (next, velocity) = (&mut next[range.clone()], &velocity[range.clone()]);
+                let scale = *share * scale;
                 for ((next, velocity), gradient) in next.iter_mut().zip(velocity).zip(gradient) {
                     *next = *factor * *velocity + scale * gradient;
+                }
+                if averages {
+                    let due = &mut self.next[range.clone()];
+                    let change = next.iter().zip(velocity).map(|(next, before)| next - before);
+                    let both = due.iter_mut().zip(change).zip(&self.residual[range]);
+                    both.for_each(|((due, change), residual)| *due = change + residual);
+                    return floats::all_finite(due);
                 }
                 (&*next, 1.0)
             }
@@ -96,17 +173,39 @@ impl Feedback {
         let old = new.chunks(BLOCK).zip(self.residual[range.clone()].chunks(BLOCK));
         self.next[range].chunks_mut(BLOCK).zip(old).fold(true, |finite, (next, (new, residual))| {
             for ((next, new), residual) in next.iter_mut().zip(new).zip(residual) {
-                *next = scale * new + residual;
+                *next = scale * new + decay * residual;
             }
             finite & floats::all_finite(next)
         })
+    }
+
+    /// With EF21, overwrites the mean of the messages about the elements `range` by what all ranks have of
+    /// their gradients; the first element that is not finite, if one is not.
+    pub(crate) fn estimate(&mut self, range: Range<usize>, mean: &mut [f32]) -> Option<usize> {
+        let Estimate { mean: before, sent } = self.estimate.as_mut()?;
+        sent[range.clone()].copy_from_slice(mean);
+        mean.iter_mut().zip(&before[range]).for_each(|(mean, before)| *mean += before);
+        floats::first_non_finite(mean)
+    }
+
+    /// Whether ranks take something else than the mean of the messages.
+    pub(crate) fn estimates(&self) -> bool {
+        self.estimate.is_some()
+    }
+
+    /// The mean of the step's messages, where ranks take something else.
+    pub(crate) fn mean_sent(&self) -> Option<&[f32]> {
+        self.estimate.as_ref().map(|estimate| estimate.sent.as_slice())
     }
 
     /// Leaves the elements `range` out of a step: their residual stays what it is.
     pub(crate) fn skip(&mut self, range: Range<usize>) {
         self.next[range.clone()].copy_from_slice(&self.residual[range.clone()]);
         if let Some(momentum) = &mut self.momentum {
-            momentum.next[range.clone()].copy_from_slice(&momentum.velocity[range]);
+            momentum.next[range.clone()].copy_from_slice(&momentum.velocity[range.clone()]);
+        }
+        if let Some(estimate) = &mut self.estimate {
+            estimate.sent[range].fill(0.0);
         }
     }
 
@@ -116,13 +215,20 @@ impl Feedback {
         if let Some(momentum) = &mut self.momentum {
             momentum.velocity.iter_mut().for_each(|value| *value *= factor);
         }
+        if let Some(estimate) = &mut self.estimate {
+            estimate.mean.iter_mut().for_each(|value| *value *= factor);
+        }
     }
 
     /// Puts `residual`, and with momentum correction `velocity`, into `state`, in name order.
     pub(crate) fn save(&self, layout: &Layout, state: &mut State) {
         state.insert("residual", Entry::F32(layout.to_name_order(&self.residual)));
         if let Some(velocity) = self.velocity() {
-            state.insert("velocity", Entry::F32(layout.to_name_order(velocity)));
+            let entry = if self.estimates() { "average" } else { "velocity" };
+            state.insert(entry, Entry::F32(layout.to_name_order(velocity)));
+        }
+        if let Some(estimate) = &self.estimate {
+            state.insert("estimate", Entry::F32(layout.to_name_order(&estimate.mean)));
         }
     }
 
@@ -132,10 +238,13 @@ impl Feedback {
         layout: &Layout,
         state: &State,
     ) -> Result<()> {
-        let corrects = feedback.as_ref().is_some_and(|feedback| feedback.momentum.is_some());
+        let has_velocity = feedback.as_ref().is_some_and(|feedback| feedback.momentum.is_some());
+        let estimates = feedback.as_ref().is_some_and(|feedback| feedback.estimates());
         for (entry, kept, without) in [
             ("residual", feedback.is_some(), "error feedback"),
-            ("velocity", corrects, "momentum correction"),
+            ("velocity", has_velocity && !estimates, "momentum correction"),
+            ("average", estimates, "feedback of the form `efsgdm`"),
+            ("estimate", estimates, "feedback of the form `efsgdm`"),
         ] {
             if !kept && state.contains(entry) {
                 return Err(Error::State {
@@ -148,7 +257,14 @@ impl Feedback {
         let saved =
             |entry| Ok::<_, Error>(layout.from_name_order(state.f32s(entry, layout.len())?));
         let residual = saved("residual")?;
-        let velocity = if corrects { saved("velocity")? } else { Vec::new() };
+        let velocity = match (has_velocity, estimates) {
+            (false, _) => Vec::new(),
+            (true, false) => saved("velocity")?,
+            (true, true) => saved("average")?,
+        };
+        if let Some(estimate) = &mut feedback.estimate {
+            estimate.mean = saved("estimate")?;
+        }
         feedback.set(&residual, &velocity);
         Ok(())
     }
@@ -177,6 +293,9 @@ impl Feedback {
         std::mem::swap(&mut self.residual, &mut self.next);
         if let Some(Momentum { velocity, next, .. }) = &mut self.momentum {
             std::mem::swap(velocity, next);
+        }
+        if let Some(Estimate { mean, sent }) = &mut self.estimate {
+            mean.iter_mut().zip(sent).for_each(|(mean, sent)| *mean += *sent);
         }
     }
 }

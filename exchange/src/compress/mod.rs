@@ -26,7 +26,7 @@ pub(crate) mod values;
 
 pub use adaptive::Statistics;
 pub use compressor::{Compressor, Encoded, SparseBlocks, StepEnd, StepMessages, Summary};
-pub use feedback::Feedback;
+pub use feedback::{Feedback, FeedbackRule};
 pub use gradwire_registry::About;
 pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};

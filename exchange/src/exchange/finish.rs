@@ -2,7 +2,7 @@
 
 use super::{Exchange, Underway};
 use crate::bucket::{Bucket, Engine, Item};
-use crate::compress::{Compressor, StepEnd, StepMessages, Summary};
+use crate::compress::{Compressor, Feedback, StepEnd, StepMessages, Summary};
 use crate::cpu::Stopwatch;
 use crate::group::{Received, StepContext};
 use crate::topology::{blame_server, skim_downlink};
@@ -72,6 +72,7 @@ impl Exchange {
             return Ok(());
         }
         let received: Vec<&(Vec<Item>, Received)> = received.iter().flatten().collect();
+        let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
         let opened = received.iter().map(|(items, received)| Opened::new(context, items, received));
         let opened = opened.collect::<Result<Vec<Opened<'_>>>>()?;
         // Of each bucket, in which group's message it was, and as which item.
@@ -108,6 +109,7 @@ impl Exchange {
             Bucket::keep_unsent(&self.member.buckets, feedback);
         }
         let warm = self.is_warm(context.step);
+        let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
         let buckets = self.member.buckets.iter_mut().zip(idle);
         for (bucket, _) in buckets.filter(|(_, idle)| !**idle) {
             let mean = bucket.elements(means);

@@ -5,6 +5,7 @@ use glob::Pattern;
 use serde::{Deserialize, Serialize};
 
 use super::{Scheme, SchemeConfig};
+use crate::compress::{FeedbackRule, Law};
 use crate::layout::Bucketing;
 use crate::{Error, Result};
 
@@ -33,6 +34,10 @@ pub struct Policy {
     /// starts again from zero; default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum_masking: Option<bool>,
+    /// What becomes of a residual: `{ decay = 0.95 }` or `{ efsgdm = 0.1 }`; left out, all of it is added
+    /// to the next gradient. For schemes with feedback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<FeedbackRule>,
     /// Local gradient clipping (section 3.2): every rank scales its gradient down to a norm of at
     /// most this over √N, before it joins the residual; 0, the default, for none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,6 +91,7 @@ impl Policy {
             warmup_steps: self.warmup_steps.or(default.warmup_steps),
             momentum_correction: self.momentum_correction.or(default.momentum_correction),
             momentum_masking: self.momentum_masking.or(default.momentum_masking),
+            feedback: self.feedback.or(default.feedback),
             clip_norm: self.clip_norm.or(default.clip_norm),
             measure_every: self.measure_every.or(default.measure_every),
             force: self.force || default.force,
@@ -135,6 +141,14 @@ impl Policy {
         self.momentum_correction.unwrap_or(0.0)
     }
 
+    /// The share of a new gradient in EF21's running mean, 0 without.
+    pub fn efsgdm(&self) -> f64 {
+        match self.feedback {
+            Some(FeedbackRule::Efsgdm(share)) => share,
+            _ => 0.0,
+        }
+    }
+
     /// Checks the scheme, these settings, and whether they go together.
     ///
     /// # Errors
@@ -170,11 +184,42 @@ impl Policy {
                           or write 0 here";
             return refuse("momentum_correction", momentum, wanted);
         }
+        self.check_feedback(scheme)?;
         let clip = self.clip_norm.unwrap_or(0.0);
         if !(clip >= 0.0 && clip.is_finite()) {
             return refuse("clip_norm", clip, "write a norm above 0, or 0 for none");
         }
         Ok(())
+    }
+
+    /// Checks the form of error feedback.
+    fn check_feedback(&self, scheme: &dyn Scheme) -> Result<()> {
+        let (key, share, wanted) = match self.feedback {
+            None => return Ok(()),
+            Some(FeedbackRule::Decay(share)) => {
+                ("feedback.decay", share, "write a share above 0 and at most 1, such as 0.95")
+            }
+            Some(FeedbackRule::Efsgdm(share)) => {
+                ("feedback.efsgdm", share, "write a share above 0 and at most 1, such as 0.1")
+            }
+        };
+        let ef21 = self.efsgdm() > 0.0;
+        let contracts = scheme.properties().law == Law::Contraction || self.force;
+        let wanted = if !(share > 0.0 && share <= 1.0) {
+            wanted
+        } else if !self.schemes(scheme).any(Scheme::feedback) {
+            "it is a form of error feedback; switch the scheme's feedback on, or leave it out"
+        } else if ef21 && !contracts {
+            "EF21 needs a contraction, and this scheme is none under these settings; write \
+             feedback = { decay = 1 }, or another scheme, such as `topk`"
+        } else if ef21 && self.momentum() > 0.0 {
+            "it has a momentum of its own; write momentum_correction = 0 beside it"
+        } else if ef21 && !self.rules.is_empty() {
+            "EF21 is for all parameters; leave the rules out, or write feedback = { decay = 0.95 }"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Policy { key, value: share, wanted })
     }
 
     /// Whether the compression error is measured at `step`.
@@ -212,7 +257,7 @@ fn nearest(pattern: &str, names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schemes::topk;
+    use crate::schemes::{qsgd, topk};
 
     #[test]
     fn what_is_left_out_is_the_schemes_default() {
@@ -278,8 +323,23 @@ mod tests {
         let topk = SchemeConfig::Topk(topk::Config::default());
         let plain = SchemeConfig::Topk(topk::Config { feedback: false, ..Default::default() });
         let momentum = |factor| Policy { momentum_correction: Some(factor), ..Policy::default() };
+        let feeds = |rule| Policy { feedback: Some(rule), ..Policy::default() };
+        let quantised = SchemeConfig::Qsgd(qsgd::Config { feedback: true, ..Default::default() });
+        for good in [FeedbackRule::Decay(0.95), FeedbackRule::Efsgdm(1.0)] {
+            assert_eq!(feeds(good).validate(&topk), Ok(()));
+            let text = toml::to_string(&feeds(good)).unwrap();
+            assert_eq!(toml::from_str::<Policy>(&text).unwrap(), feeds(good), "{text}");
+        }
+        let rule = Rule { pattern: "fc.*".into(), scheme: topk.clone() };
         assert_eq!(momentum(0.9).validate(&topk), Ok(()));
         for (policy, scheme) in [
+            (feeds(FeedbackRule::Decay(0.0)), &topk),
+            (feeds(FeedbackRule::Decay(f64::NAN)), &topk),
+            (feeds(FeedbackRule::Decay(0.95)), &plain),
+            (feeds(FeedbackRule::Efsgdm(1.1)), &topk),
+            (feeds(FeedbackRule::Efsgdm(0.1)), &plain),
+            (Policy { feedback: Some(FeedbackRule::Efsgdm(0.1)), ..momentum(0.9) }, &topk),
+            (Policy { rules: vec![rule], ..feeds(FeedbackRule::Efsgdm(0.1)) }, &topk),
             (momentum(1.0), &topk),
             (momentum(f64::NAN), &topk),
             (momentum(0.9), &plain),
@@ -288,5 +348,7 @@ mod tests {
             assert!(matches!(policy.validate(scheme), Err(Error::Policy { .. })), "{policy:?}");
         }
         assert!(Policy::from(Bucketing::Bytes(1)).validate(&topk).is_err());
+        let unsound = feeds(FeedbackRule::Efsgdm(0.1));
+        assert!(matches!(unsound.validate(&quantised), Err(Error::Unsound { .. })));
     }
 }

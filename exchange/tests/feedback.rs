@@ -1,0 +1,169 @@
+//! The forms of error feedback: what fades, and EF21 with momentum.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Trial, bits, each_rank, half, parameters, wirings};
+use gradwire_exchange::schemes::topk;
+use gradwire_exchange::{
+    Bucketing, Downlink, Exchange, FeedbackRule, Policy, Scheme, SchemeConfig, mesh,
+};
+
+/// A form with its numbers in the papers' own words, from NumPy.
+#[derive(serde::Deserialize)]
+struct Expected {
+    means: Vec<Vec<f64>>,
+    residuals: Vec<Vec<f64>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Recorded {
+    gradients: Vec<Vec<Vec<f32>>>,
+    decay: Expected,
+    efsgdm: Expected,
+}
+
+#[test]
+fn both_forms_are_what_their_papers_write() {
+    let recorded: Recorded =
+        serde_json::from_str(include_str!("vectors/feedback.json")).unwrap();
+    let config = topk::Config { ratio: 0.25.into(), chunk: 8, ..Default::default() };
+    let scheme = SchemeConfig::Topk(config);
+    for (rule, expected) in [
+        (FeedbackRule::Decay(0.9), &recorded.decay),
+        (FeedbackRule::Efsgdm(0.25), &recorded.efsgdm),
+    ] {
+        let policy = Policy { feedback: Some(rule), ..Policy::from(Bucketing::Whole) };
+        each_rank(mesh(3, common::PATIENT), |rank, end| {
+            let layout = parameters(&[20]);
+            let mut exchange =
+                Exchange::new(&scheme, policy.clone(), layout, 0, Box::new(end)).unwrap();
+            let near = |found: &[f32], expected: &[f64]| {
+                for (found, expected) in found.iter().zip(expected) {
+                    assert!((f64::from(*found) - expected).abs() < 1e-5, "{rule:?}: {found} {expected}");
+                }
+            };
+            for (step, (gradients, mean)) in
+                (1..).zip(recorded.gradients.iter().zip(&expected.means))
+            {
+                let mut gradient = gradients[rank].clone();
+                exchange.allreduce(step, &mut gradient).unwrap();
+                near(&gradient, mean);
+            }
+            near(exchange.residual().unwrap(), &expected.residuals[rank]);
+        });
+    }
+}
+
+fn with(trial: &Trial, rule: FeedbackRule) -> Trial {
+    let mut trial = trial.clone();
+    trial.policy.feedback = Some(rule);
+    trial
+}
+
+/// Every scheme with feedback, and no momentum, over every topology that returns the mean of what was sent.
+fn fed_back() -> impl Iterator<Item = Trial> {
+    let schemes = SchemeConfig::specimens().into_iter().filter(|scheme| scheme.feedback());
+    let exact = |wiring: &gradwire_exchange::Wiring| wiring.downlink != Some(Downlink::Compressed);
+    let trials = schemes.flat_map(move |scheme| {
+        wirings().into_iter().filter(exact).map(move |wiring| {
+            let mut trial = Trial::new(&scheme, wiring);
+            trial.policy.momentum_correction = Some(0.0);
+            trial
+        })
+    });
+    trials.filter(Trial::is_valid)
+}
+
+/// In each step, over all ranks: mean sent + residual′ = gradient + decay · residual; a decay of 1 is the
+/// usual feedback, bit for bit.
+#[test]
+fn what_fades_is_what_the_rule_says() {
+    const DECAY: f64 = 0.75;
+    for trial in fed_back() {
+        let faded = with(&trial, FeedbackRule::Decay(DECAY)).over(3, |rank, mut exchange| {
+            let mut all = Vec::new();
+            for step in 1..=4 {
+                let before = exchange.residual().unwrap().to_vec();
+                let given = Trial::gradient(rank, step);
+                let mut mean = given.clone();
+                exchange.allreduce(step, &mut mean).unwrap();
+                all.push([given, before, mean, exchange.residual().unwrap().to_vec()]);
+            }
+            all
+        });
+        for step in 0..4 {
+            for i in 0..Trial::LENGTH {
+                let of_ranks = |which: usize| -> f64 {
+                    faded.iter().map(|rank| f64::from(rank[step][which][i])).sum()
+                };
+                let [given, before, mean, after] = [0, 1, 2, 3].map(of_ranks);
+                let lost = given + DECAY * before - mean - after;
+                assert!(lost.abs() < 1e-3, "{trial:?}, step {step}, element {i}: {lost}");
+            }
+        }
+        if trial.wiring == gradwire_exchange::Topology::Allgather.into() {
+            let whole = with(&trial, FeedbackRule::Decay(1.0)).run(2);
+            assert!(whole == trial.run(2), "{trial:?}");
+        }
+    }
+}
+
+/// What ranks take is the mean over ranks of their running means, but for what their residuals hold: of
+/// every contraction, through warm-ups, groups and all topologies.
+#[test]
+fn ef21_takes_the_mean_of_running_means_less_the_residuals() {
+    const SHARE: f64 = 0.25;
+    let mut contractions = 0;
+    for trial in fed_back().map(|trial| with(&trial, FeedbackRule::Efsgdm(SHARE))) {
+        if trial.policy.validate(&trial.scheme).is_err() {
+            continue;
+        }
+        contractions += 1;
+        let trial = trial.groups(&[vec![1, 3], vec![0, 2], vec![4]]);
+        let ranks = trial.over(3, |rank, mut exchange| {
+            let (mut average, mut taken) = (vec![0f64; Trial::LENGTH], Vec::new());
+            for step in 1..=5 {
+                let mut gradient = Trial::gradient(rank, step);
+                let news = average.iter_mut().zip(&gradient);
+                news.for_each(|(v, g)| *v += SHARE * (f64::from(*g) - *v));
+                exchange.allreduce(step, &mut gradient).unwrap();
+                taken = gradient;
+            }
+            (average, exchange.residual().unwrap().to_vec(), taken)
+        });
+        assert!(ranks.iter().all(|rank| bits(&rank.2) == bits(&ranks[0].2)), "{trial:?}");
+        for i in 0..Trial::LENGTH {
+            let due = ranks.iter().map(|rank| rank.0[i] - f64::from(rank.1[i])).sum::<f64>() / 3.0;
+            let taken = f64::from(ranks[0].2[i]);
+            assert!((due - taken).abs() < 1e-4, "{trial:?}, element {i}: {due} {taken}");
+        }
+    }
+    assert!(contractions > 20, "{contractions}");
+}
+
+/// Saved in the middle and taken up, both go on the same; what would be lost is refused by name.
+#[test]
+fn both_forms_go_on_where_they_were() {
+    for rule in [FeedbackRule::Decay(0.9), FeedbackRule::Efsgdm(0.25)] {
+        for wiring in wirings() {
+            let trial = with(&Trial::new(&half(), wiring), rule);
+            let through = trial.over(3, |rank, mut exchange| {
+                trial.steps(rank, &mut exchange, 1..=2);
+                let saved = exchange.save();
+                let rest = trial.steps(rank, &mut exchange, 3..=5);
+                (saved, rest)
+            });
+            let resumed = trial.over(3, |rank, mut exchange| {
+                exchange.restore(&through[rank].0).unwrap();
+                trial.steps(rank, &mut exchange, 3..=5)
+            });
+            let rest: Vec<_> = through.iter().map(|(_, rest)| rest.clone()).collect();
+            assert!(resumed == rest, "{trial:?}");
+            Trial::new(&half(), wiring).over(3, |rank, mut exchange| {
+                let restored = exchange.restore(&through[rank].0);
+                assert_eq!(restored.is_err(), matches!(rule, FeedbackRule::Efsgdm(_)), "{trial:?}");
+            });
+        }
+    }
+}
