@@ -41,8 +41,9 @@ fn resume(program: &Program, run: &Path) {
 
 #[test]
 fn each_fault_has_its_documented_outcome() {
-    // Of one message a step, and of two rounds.
-    for scheme in [&["--set", "scheme=topk"], &["--set", "scheme=powersgd"]] {
+    // Of one message a step, of two rounds, and of two levels.
+    let two = ["--set", "scheme=topk", "--set", "exchange.topology={kind='two-level',group=2}"];
+    for scheme in [&["--set", "scheme=topk"][..], &["--set", "scheme=powersgd"], &two] {
         each_fault(scheme);
     }
 }

@@ -96,7 +96,11 @@ fn alone(recipe: &Recipe) -> Outcome {
 
 #[test]
 fn processes_train_the_run_of_one_and_go_on_with_it() {
-    for settings in [&["scheme=sidco"][..], &["scheme=dense", "exchange.topology=server"]] {
+    for settings in [
+        &["scheme=sidco"][..],
+        &["scheme=dense", "exchange.topology=server"],
+        &["scheme=topk", "exchange.topology={ kind = 'two-level', group = 2 }"],
+    ] {
         let out = tempfile::tempdir().unwrap();
         let whole = recipe(out.path(), settings);
         let expected = alone(&whole);

@@ -35,6 +35,13 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
             "nothing to compress",
         ),
         ("train --scheme qsgd --set exchange.topology=sharded", "policy.bucketing"),
+        ("train --scheme qsgd --set policy.feedback.decay=0.9", "switch the scheme's feedback on"),
+        ("train --scheme topk --set policy.feedback.decay=1.5", "such as 0.95"),
+        ("train --scheme topk --set policy.feedback.efsgdm=0.1", "optimizer.momentum = 0"),
+        (
+            "train --workers 4 --set exchange.topology={kind=\"two-level\",group=3}",
+            "group = 3 does not divide workers = 4",
+        ),
         (
             "train --set average.kind=none --set average.decay=0.9",
             "none has no such setting; these have: ema, lookahead",

@@ -185,6 +185,38 @@ fn topologies_train_the_same_model() {
     assert!(down(&found) < down(&exact), "{} {}", down(&found), down(&exact));
 }
 
+/// Ranks in groups: less travels between groups, of dense gradients half, and the model is that of the
+/// allgather but for the order of additions. A replay knows the link within groups.
+#[test]
+fn groups_of_ranks_train_and_are_replayed() {
+    let train = |settings: &[&str]| {
+        let program = Program::new();
+        let run = program.train(&[&["--workers", "4"], &sets(settings)[..]].concat());
+        let replayed = |link: &str| {
+            let folder = run.to_str().unwrap();
+            program.outputs(&["network", "replay", folder, "--links", link]).0
+        };
+        assert_ne!(replayed("1gbit,local=1gbit"), replayed("1gbit,local=1mbit"));
+        events(&run, "step")
+    };
+    let two = "exchange.topology={ kind = 'two-level', group = 2 }";
+    for scheme in ["dense", "{ kind = 'topk', chunk = 256, values = '2bit' }"] {
+        let scheme = format!("scheme={scheme}");
+        let program = Program::new();
+        let flat = program.train(&[&["--workers", "4"], &sets(&[&scheme])[..]].concat());
+        let (flat, levels) = (events(&flat, "step"), train(&[&scheme, two]));
+        let [flat_loss, loss] = [&flat, &levels].map(|steps| numbers(steps, "loss"));
+        assert!(loss.last().unwrap() < &loss[0], "{loss:?}");
+        let sums = [&flat, &levels].map(|s| numbers(s, "wire_bytes").iter().sum::<f64>());
+        assert!(sums[1] < 0.6 * sums[0], "{scheme}: {sums:?}");
+        assert!(numbers(&levels, "local_bytes").iter().all(|bytes| *bytes > 0.0));
+        if scheme == "scheme=dense" {
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-3 * b.abs();
+            assert!(flat_loss.iter().zip(&loss).all(near), "{flat_loss:?} {loss:?}");
+        }
+    }
+}
+
 /// Without batch norm, N workers with batch B and one worker with batch N·B differ only in the
 /// order of additions.
 #[test]

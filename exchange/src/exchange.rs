@@ -16,7 +16,7 @@ use crate::group::{Buffers, GroupExchange, Member, Received, StepContext, first_
 use crate::layout::{BucketRange, Layout};
 use crate::measure::Distortion;
 use crate::refusal;
-use crate::topology::{Route, Setup, Topology, Wiring};
+use crate::topology::{Levels, Route, Setup, Topology, Wiring};
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Frame, Kind, Reader, floats, frame};
 use crate::zeros::{Gradient, Zeros};
@@ -109,15 +109,17 @@ impl Exchange {
         policy: impl Into<Policy>,
         layout: Layout,
         run: impl Into<Run>,
-        mut collective: Box<dyn Collective>,
+        collective: Box<dyn Collective>,
     ) -> Result<Self> {
         let (wiring, policy) = (wiring.into(), policy.into().or(scheme.default_policy()));
         policy.validate(scheme)?;
         wiring.validate(scheme, &policy)?;
-        let (rank, world_size) = (collective.rank(), collective.world_size());
-        if world_size == 0 || world_size > usize::from(u16::MAX) {
-            return Err(Error::world_size(world_size));
+        let ranks = collective.world_size();
+        if ranks == 0 || ranks > usize::from(u16::MAX) {
+            return Err(Error::world_size(ranks));
         }
+        let mut collective = Levels::new(collective, wiring.topology)?;
+        let (rank, world_size) = (collective.rank(), collective.world_size());
         let bucketing = policy.bucketing.clone().unwrap_or_default();
         let names: Vec<&str> = layout.parameters().iter().map(|p| p.name.as_str()).collect();
         let rules = policy.rules_of(&names)?;
@@ -152,7 +154,7 @@ impl Exchange {
             world_size,
         };
         let buckets = setup.buckets(rank);
-        let route = Route::new(&setup, &mut *collective)?;
+        let route = Route::new(&setup, &mut collective)?;
         let feeds_back = policy.schemes(scheme).any(Scheme::feedback);
         let feedback = feeds_back
             .then(|| Feedback::of(policy.feedback, policy.momentum(), layout.len()));
@@ -231,7 +233,9 @@ impl Exchange {
         self.begin(step);
         let groups = self.groups.len();
         // Whichever of several groups fails, the ones before it may have left their means anywhere.
-        self.member.zeros.begin(support.as_deref().filter(|_| groups == 1));
+        // What a rank's own group adds to its gradient may lie anywhere, too.
+        let alone = groups == 1 && self.member.collective.group() == 1;
+        self.member.zeros.begin(support.as_deref().filter(|_| alone));
         let mut exchanged = Ok(());
         for group in 0..groups {
             exchanged = exchanged.and_then(|()| self.exchange_group(group, values));
@@ -316,6 +320,11 @@ impl Exchange {
         let mut underway = self.underway.take().expect("invariant: a step is under way");
         let context = self.context(underway.step);
         let received = self.exchange_in(context, group, gradient, &mut underway.traffic)?;
+        let within = self.member.collective.take_sent_within();
+        underway.traffic.local_bytes += within;
+        if let Some(leg) = underway.traffic.legs.last_mut() {
+            leg.local_bytes = within;
+        }
         self.take_estimate(context, group, gradient)?;
         underway.received[group] = Some(received);
         self.underway = Some(underway);
@@ -354,8 +363,9 @@ impl Exchange {
     ) -> Result<(Vec<Item>, Received)> {
         let start = Stopwatch::start();
         let as_given = self.member.feedback.is_none() && !self.clips();
+        let alone = self.member.collective.ranks() == 1;
         let counts = !self.policy.rules.is_empty();
-        if self.is_dense() && context.world_size == 1 && as_given && !counts {
+        if self.is_dense() && alone && as_given && !counts {
             // The mean over one rank is its gradient: nothing to copy.
             let mut buckets = self.groups[group].iter().map(|number| &self.member.buckets[*number]);
             if !buckets.all(|bucket| floats::all_finite(bucket.elements(gradient))) {
@@ -368,13 +378,21 @@ impl Exchange {
             return Ok((Vec::new(), Received::Own(None)));
         }
         let mut leg = self.leg(group, Operation::Messages);
-        let outgoing = match self.encode(context, group, gradient, &mut leg) {
-            Ok(outgoing) => outgoing,
-            Err(own) => return Err(self.refuse(context, own)),
-        };
+        let mut outgoing = self.prepare(context.step, group);
+        if !self.correct(group, gradient) {
+            let own = self.non_finite(context, group, gradient);
+            return Err(self.refuse(context, own));
+        }
+        if let Some(own) = self.average_within(context, group, gradient, &mut leg)? {
+            return Err(self.refuse(context, own));
+        }
+        if let Err(own) = self.encode(context, group, gradient, &mut leg, &mut outgoing) {
+            return Err(self.refuse(context, own));
+        }
         self.member.zeros.encoded();
         let [coded, plain, in_rounds] = outgoing.dense_bytes(&self.member.buckets);
         let (passed, computed) = start.read();
+        let passed = passed.saturating_sub(leg.wait);
         leg.encode = passed.saturating_sub(outgoing.measuring);
         // Measuring was timed by what passed: the same share of both clocks is taken off.
         let share = leg.encode.as_secs_f64() / passed.as_secs_f64().max(1e-9);
@@ -410,15 +428,20 @@ impl Exchange {
         gradient: &mut [f32],
         leg: &mut Leg,
     ) -> Result<Received> {
-        leg.wire_bytes = message.len() as u64;
+        leg.wire_bytes = self.charged(&message);
         self.count(items, &message);
         let mut group = GroupExchange { member: &mut self.member, context, items, gradient, leg };
         self.route.average(&mut group, message)
     }
 
+    /// Bytes of a message that this rank sends, if it is its to send.
+    fn charged(&self, message: &[u8]) -> u64 {
+        if self.member.collective.speaks() { message.len() as u64 } else { 0 }
+    }
+
     /// Counts a message of this rank about some items for the rules that their buckets go by.
     fn count(&mut self, items: &[Item], message: &[u8]) {
-        if self.policy.rules.is_empty() {
+        if self.policy.rules.is_empty() || !self.member.collective.speaks() {
             return;
         }
         let mut reader = Reader::new(message);
@@ -439,13 +462,14 @@ impl Exchange {
     pub fn abort(&mut self, step: u64, reason: &str) -> Error {
         self.underway = None;
         let (context, reason) = (self.context(step), refusal::cut(reason).to_string());
-        self.refuse(context, Error::Aborted { rank: context.rank, step, reason })
+        let rank = self.member.collective.number();
+        self.refuse(context, Error::Aborted { rank, step, reason })
     }
 
     /// The collective, for everything that is not a gradient: sums of an evaluation, averaged
     /// statistics, comparing replicas.
     pub fn collective(&mut self) -> &mut dyn Collective {
-        &mut *self.member.collective
+        self.member.collective.all()
     }
 
     /// How the flat gradient is laid out: the parameters that were given, in the order of buckets.
@@ -508,7 +532,8 @@ impl Exchange {
 
     fn context(&self, step: u64) -> StepContext {
         let collective = &self.member.collective;
-        StepContext { rank: collective.rank(), world_size: collective.world_size(), step }
+        let (rank, world_size) = (collective.rank(), collective.world_size());
+        StepContext { rank, world_size, step, group: collective.group() }
     }
 
     fn check_length(&self, gradient: &[f32]) -> Result<()> {
@@ -530,9 +555,11 @@ impl Exchange {
     /// that all of them return.
     fn refuse(&mut self, context: StepContext, own: Error) -> Error {
         let mut mine = Vec::new();
-        refusal::write(context.header(Kind::Abort, 0), &own, &mut mine);
-        match self.member.collective.allgather(mine) {
-            Ok(messages) => first_refusal(&messages).unwrap_or(own),
+        let all = self.member.collective.all();
+        let header = context.header(Kind::Abort, 0).from_rank(all.rank());
+        refusal::write(header, &own, &mut mine);
+        match all.allgather(mine) {
+            Ok(messages) => first_refusal(&messages, 1).unwrap_or(own),
             Err(_) => own,
         }
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::bucket::{Bucket, Item};
 use crate::collective::{Collective, Payload};
+use crate::topology::Levels;
 use crate::compress::{Compressor, Feedback, plain::Plain};
 use crate::cpu::Stopwatch;
 use crate::error::Awaited;
@@ -19,7 +20,7 @@ pub(crate) struct Member {
     pub(crate) layout: Layout,
     pub(crate) buckets: Vec<Bucket>,
     pub(crate) feedback: Option<Feedback>,
-    pub(crate) collective: Box<dyn Collective>,
+    pub(crate) collective: Levels,
     pub(crate) zeros: Zeros,
     /// Of each group, the buffers of its last messages.
     pub(crate) buffers: Vec<Buffers>,
@@ -144,7 +145,8 @@ impl GroupExchange<'_> {
     }
 }
 
-/// Which rank, of how many, is at which step: what frames of the step are written and checked by.
+/// Which rank, of how many, is at which step: what frames of the step are written and checked by. Where
+/// ranks speak in groups, a group counts as one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepContext {
     /// The rank that reads.
@@ -153,13 +155,26 @@ pub(crate) struct StepContext {
     pub(crate) world_size: usize,
     /// The step.
     pub(crate) step: u64,
+    /// Ranks that speak as one.
+    pub(crate) group: usize,
 }
 
 impl StepContext {
     /// The header of a frame that this rank writes about a bucket.
     pub(crate) fn header(self, kind: Kind, bucket: usize) -> Header {
-        let (rank, world_size) = (self.rank as u16, self.world_size as u16);
-        Header { kind, rank, world_size, step: self.step, bucket: bucket as u32 }
+        let world_size = (self.world_size * self.group) as u16;
+        let header = Header { kind, rank: 0, world_size, step: self.step, bucket: bucket as u32 };
+        self.sent_by(self.rank, header)
+    }
+
+    /// The header of a frame of whoever is counted as rank `from`.
+    pub(crate) fn sent_by(self, from: usize, header: Header) -> Header {
+        header.from_rank(from * self.group)
+    }
+
+    /// Tells of an error that it is about what rank `from` has sent.
+    pub(crate) fn blame(self, from: usize) -> impl Fn(Error) -> Error {
+        move |error| error.sent_by(from * self.group, self.awaited())
     }
 
     /// The header of a frame that this rank writes about an item.
@@ -181,8 +196,7 @@ impl StepContext {
     ) -> Result<Vec<Frame<'a>>> {
         let frames = self.split(items, messages)?;
         let check = |(index, unchecked): (usize, &Unchecked<'a>)| {
-            let blame = |error: Error| error.sent_by(index / items.len(), self.awaited());
-            unchecked.check().map_err(Error::from).map_err(blame)
+            unchecked.check().map_err(Error::from).map_err(self.blame(index / items.len()))
         };
         frames.iter().enumerate().map(check).collect()
     }
@@ -199,16 +213,16 @@ impl StepContext {
     }
 
     fn split<'a>(self, items: &[Item], messages: &'a [Payload]) -> Result<Vec<Unchecked<'a>>> {
-        if let Some(refusal) = first_refusal(messages) {
+        if let Some(refusal) = first_refusal(messages, self.group) {
             return Err(refusal);
         }
         let mut frames = Vec::with_capacity(messages.len() * items.len());
         for (from, message) in messages.iter().enumerate() {
-            let blame = |error: Error| error.sent_by(from, self.awaited());
+            let blame = self.blame(from);
             let mut reader = Reader::new(message);
             for item in items {
-                let expected = self.header_of(item.kind, *item).from_rank(from);
-                let unchecked = Frame::split(&mut reader).map_err(Error::from).map_err(blame)?;
+                let expected = self.sent_by(from, self.header_of(item.kind, *item));
+                let unchecked = Frame::split(&mut reader).map_err(Error::from).map_err(&blame)?;
                 let awaited = unchecked.frame.awaited(expected, self.rank).and_then(|frame| {
                     // A scheme's own form where this rank has plain values only.
                     let (by, found) = (self.rank, frame.header);
@@ -219,7 +233,7 @@ impl StepContext {
                 });
                 if let Err(error) = awaited {
                     // A damaged header tells of a frame that nobody sent.
-                    unchecked.check().map_err(Error::from).map_err(blame)?;
+                    unchecked.check().map_err(Error::from).map_err(&blame)?;
                     return Err(blame(error));
                 }
                 frames.push(unchecked);
@@ -235,7 +249,7 @@ impl StepContext {
         while !reader.rest().is_empty() {
             Frame::read(&mut reader)
                 .map_err(Error::from)
-                .map_err(|error| error.sent_by(from, self.awaited()))?;
+                .map_err(self.blame(from))?;
         }
         Ok(())
     }
@@ -259,7 +273,7 @@ impl StepContext {
         let blocks = compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
         let finite = match (blocks, &mut touched) {
             (Some(blocks), Some(touched)) => {
-                touched.mean((self.rank, self.world_size), self.awaited(), frames, blocks, mean)
+                touched.mean(self, frames, blocks, mean)
             }
             (_, touched) => {
                 touched.iter_mut().for_each(|touched| touched.known = false);
@@ -294,7 +308,6 @@ impl StepContext {
         mean: &mut [f32],
     ) -> Result<bool> {
         let scale = 1.0 / self.world_size as f32;
-        let blame = |rank| move |error: Error| error.sent_by(rank, self.awaited());
         if let Some(parts) = self.plain(frames.clone(), length, part.clone())? {
             return Ok(floats::mean_of(&parts, scale, mean));
         }
@@ -310,7 +323,7 @@ impl StepContext {
                 }
                 _ => &plain,
             };
-            decoder.decode_add(payload, part.clone(), 1.0, mean).map_err(blame(rank))?;
+            decoder.decode_add(payload, part.clone(), 1.0, mean).map_err(self.blame(rank))?;
         }
         Ok(floats::scale_checked(mean, scale))
     }
@@ -358,17 +371,18 @@ impl StepContext {
         }
         let plain = |(rank, frame): (usize, &Frame<'a>)| {
             let values = floats::expect(frame.payload, length).map_err(Error::from);
-            Ok(&values.map_err(|error| error.sent_by(rank, self.awaited()))?[part.clone()])
+            Ok(&values.map_err(self.blame(rank))?[part.clone()])
         };
         frames.enumerate().map(plain).collect::<Result<_>>().map(Some)
     }
 }
 
-/// The error of the lowest rank that refused instead of sending what was awaited.
-pub(crate) fn first_refusal(messages: &[Payload]) -> Option<Error> {
+/// The error of the lowest rank that refused instead of sending what was awaited; each message is of so
+/// many ranks.
+pub(crate) fn first_refusal(messages: &[Payload], group: usize) -> Option<Error> {
     messages.iter().enumerate().find_map(|(from, message)| {
         let (rank, error) = Frame::refusal_of(message)?;
-        (rank == from).then_some(error)
+        (rank == from * group).then_some(error)
     })
 }
 

@@ -76,6 +76,9 @@ pub struct Traffic {
     /// shards what this rank shared of its own. 0 over an allgather, as that of messages between processes
     /// whose ranks divide the shards among themselves.
     pub downlink_bytes: u64,
+    /// Bytes that this rank sent to others of its own group, where ranks speak in groups, all headers
+    /// included; not among [`wire_bytes`](Self::wire_bytes), which the group's first rank counts.
+    pub local_bytes: u64,
     /// Bytes of the same message sent as plain f32, all headers included.
     pub dense_bytes: u64,
     /// Elements of the gradient.
@@ -131,6 +134,9 @@ pub struct Leg {
     pub wire_bytes: u64,
     /// Bytes that came back, as [`Traffic::downlink_bytes`].
     pub downlink_bytes: u64,
+    /// Bytes within the group of ranks, as [`Traffic::local_bytes`]: of all legs of a group of buckets
+    /// together, on the last of them.
+    pub local_bytes: u64,
     /// Bytes of the same message sent as plain f32, all headers included.
     pub dense_bytes: u64,
     /// Buckets of it that were sent as f32 because their compressed form was larger.

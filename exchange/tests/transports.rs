@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::transports::{TRANSPORTS, clusters, talk};
 use common::{PATIENT, each_rank};
 use gradwire_exchange::cluster::{Notes, OnControl, in_memory};
-use gradwire_exchange::{Awaited, Collective, Error, Topology};
+use gradwire_exchange::{Awaited, Collective, Error};
 
 #[test]
 fn everybody_gets_what_everybody_sends() {
@@ -91,7 +91,7 @@ fn ranks_may_wait_for_ever() {
         let named = |(error, _): &(Error, _)| matches!(error, Error::PeerLost { rank: 2, .. });
         assert!(losses.iter().all(named), "{name}: {losses:?}");
     }
-    for topology in Topology::ALL {
+    for topology in common::FLAT {
         let ends = topology.connect(2, Duration::MAX).unwrap();
         each_rank(ends, |_, mut end| end.barrier().unwrap());
     }
@@ -136,7 +136,7 @@ fn notes_arrive_before_the_round_they_travel_with() {
             self.1.lock().unwrap().push((from, notes[0]));
         }
     }
-    for topology in Topology::ALL {
+    for topology in common::FLAT {
         let clusters = clusters(2);
         let words: Vec<_> =
             (0..2).map(|_| Arc::new(Word(AtomicU64::new(0), Mutex::default()))).collect();

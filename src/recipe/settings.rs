@@ -93,7 +93,8 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
-    /// The shape that messages travel in: `allgather`, `server` or `sharded`.
+    /// The shape that messages travel in: `allgather`, `server`, `sharded`, or
+    /// `{ kind = "two-level", group = 4 }`.
     pub topology: exchange::Topology,
     /// What a server sends back; only with `topology = "server"`, and there `exact` unless said.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,11 +20,7 @@ pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
         let message = message.lines().next().unwrap_or_default();
         let at = if path == "." { String::new() } else { format!(" in `{path}`") };
         if is_table_for_word(message) {
-            let elsewhere = match path.as_str() {
-                "exchange.topology" => "; what a server sends back is `exchange.downlink`",
-                _ => "",
-            };
-            return anyhow::anyhow!("recipe{at}: expected a word, not a table{elsewhere}");
+            return anyhow::anyhow!("recipe{at}: expected a word, not a table");
         }
         let elsewhere = match path.as_str() {
             "model" | "model.kind" if message.starts_with("unknown variant") => {

@@ -134,6 +134,22 @@ impl Recipe {
         let policy = self.policy();
         policy.validate(&self.scheme).map_err(in_a_recipe)?;
         self.exchange.wiring().validate(&self.scheme, &policy).map_err(in_a_recipe)?;
+        if let exchange::Topology::TwoLevel { group } = self.exchange.topology {
+            refuse(!self.workers.is_multiple_of(group.max(1)), || {
+                format!(
+                    "exchange.topology.group = {group} does not divide workers = {}; write a group \
+                     that does, or workers = {}",
+                    self.workers,
+                    self.workers.next_multiple_of(group.max(1))
+                )
+            })?;
+            refuse(self.faults.on_worker_loss == OnWorkerLoss::Shrink, || {
+                "faults.on_worker_loss = \"shrink\" goes on with one worker less, which \
+                 exchange.topology = { kind = \"two-level\" } cannot divide into groups; write \
+                 faults.on_worker_loss = \"restart\""
+                    .into()
+            })?;
+        }
         let whole = matches!(policy.bucketing, None | Some(exchange::Bucketing::Whole));
         refuse(self.exchange.overlap && whole, || {
             let scheme = self.scheme.about().name;

@@ -154,6 +154,10 @@ pub struct Step {
     /// or by the ranks that averaged the shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downlink_bytes: Option<u64>,
+    /// Where ranks speak in groups: bytes that all ranks together sent within their groups, which are not
+    /// among the wire bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_bytes: Option<u64>,
     /// Bytes one rank would have sent in this step as dense fp32.
     pub dense_bytes: u64,
     /// Bits one rank sent for each parameter of the model: 32 times the compression ratio.

@@ -48,7 +48,7 @@ pub struct Header {
     pub scheme: String,
     /// Whether messages can be summed on the way, as a ring allreduce does.
     pub summable: bool,
-    /// How messages travelled: `allgather`, `server`, `sharded`.
+    /// How messages travelled: `allgather`, `server`, `sharded`, `two-level of 4`.
     pub topology: String,
     /// Trainable parameters.
     pub parameters: u64,
@@ -56,9 +56,9 @@ pub struct Header {
     pub seed: u64,
 }
 
-/// [`Topology::pattern`] by the topology's name in a recipe; `None` for no such topology.
+/// [`Topology::pattern`] by what a record calls the topology; `None` for no such topology.
 pub fn pattern(topology: &str) -> Option<Pattern> {
-    Topology::ALL.iter().find(|known| known.name() == topology).map(|known| known.pattern())
+    Topology::named(topology).map(Topology::pattern)
 }
 
 /// What computing is measured by.
@@ -90,6 +90,9 @@ pub struct Row {
     /// the rank passed on. Absent where the topology has neither.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<Vec<u64>>,
+    /// Of each rank and collective: bytes to other ranks of its group. Absent where ranks speak one by one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub local: Vec<Vec<u64>>,
     /// Of each collective: what the server took to aggregate. Absent where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aggregate: Vec<u64>,
@@ -131,6 +134,7 @@ impl Row {
             ("decode", &self.decode, false),
             ("up", &self.up, false),
             ("down", &self.down, true),
+            ("local", &self.local, true),
         ];
         for (name, list, optional) in lists {
             let fits = list.len() == ranks && list.iter().all(|of| of.len() == groups);

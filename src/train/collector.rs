@@ -106,12 +106,13 @@ impl Collector {
         let n = ranks.len() as f64;
         let mut score = Score::default();
         let mut phases = Phases::default();
-        let (mut sent, mut returned) = (0, 0);
+        let (mut sent, mut returned, mut within) = (0, 0, 0);
         for rank in ranks {
             score.add(&rank.score);
             phases.add(&rank.phases);
             sent += rank.traffic.wire_bytes;
             returned += rank.traffic.downlink_bytes;
+            within += rank.traffic.local_bytes;
         }
         self.sums.train.add(&score);
         self.sums.wire_bytes_total += sent;
@@ -155,6 +156,7 @@ impl Collector {
             wire_bytes_total: self.sums.wire_bytes_total,
             uplink_bytes: (returned > 0).then_some(sent),
             downlink_bytes: (returned > 0).then_some(returned),
+            local_bytes: (within > 0).then_some(within),
             dense_bytes: dense,
             bits_per_parameter: 32.0 * compression_ratio,
             compression_ratio,
@@ -202,6 +204,7 @@ fn row(ranks: &[RankStep]) -> Row {
     let learn = |step: &RankStep| nanoseconds_of(step.traffic.finish_cpu);
     let legs = &ranks[0].traffic.legs;
     let returns = legs.iter().any(|leg| leg.downlink_bytes > 0);
+    let in_groups = legs.iter().any(|leg| leg.local_bytes > 0);
     let aggregates = legs.iter().any(|leg| !leg.aggregate_cpu.is_zero());
     let aggregate = legs.iter().map(|leg| nanoseconds_of(leg.aggregate_cpu));
     Row {
@@ -211,6 +214,7 @@ fn row(ranks: &[RankStep]) -> Row {
         decode: of_legs(|leg| nanoseconds_of(leg.decode_cpu)),
         up: of_legs(|leg| leg.wire_bytes),
         down: if returns { of_legs(|leg| leg.downlink_bytes) } else { Vec::new() },
+        local: if in_groups { of_legs(|leg| leg.local_bytes) } else { Vec::new() },
         aggregate: if aggregates { aggregate.collect() } else { Vec::new() },
         learn: ranks.iter().map(learn).collect(),
         dense: match legs.len() {

@@ -256,7 +256,7 @@ fn network_header(session: &Session, threads: usize, parameters: u64) -> Option<
         clock: if threads == 1 && recipe.device == Device::Cpu { Meter::Cpu } else { Meter::Wall },
         scheme: parts.scheme_in_words,
         summable: parts.policy.schemes(parts.scheme).all(|scheme| scheme.plain()),
-        topology: recipe.exchange.topology.name().into(),
+        topology: recipe.exchange.topology.to_string(),
         parameters,
         seed: recipe.seed,
     })

@@ -168,7 +168,7 @@ impl Measured {
             dataset: recipe.dataset.name().into(),
             scheme: recipe.scheme.about().name.into(),
             settings: recipe.scheme_in_words(),
-            topology: recipe.exchange.topology.name().into(),
+            topology: recipe.exchange.topology.to_string(),
             workers: recipe.workers,
             seed: recipe.seed,
             parameters: started.parameters,

@@ -41,6 +41,15 @@ impl Payload {
         Self { buffer: buffer.clone(), part }
     }
 
+    /// The bytes `part` of it.
+    ///
+    /// # Panics
+    /// When they are not within it.
+    pub(crate) fn slice(&self, part: Range<usize>) -> Self {
+        assert!(part.end <= self.len(), "{part:?} of {}", self.len());
+        Self::within(&self.buffer, self.part.start + part.start..self.part.start + part.end)
+    }
+
     /// Whether no other rank reads its buffer any more.
     #[doc(hidden)]
     pub fn is_unshared(&self) -> bool {

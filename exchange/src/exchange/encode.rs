@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::Exchange;
 use crate::bucket::{Bucket, Engine, Item};
 use crate::compress::{Compressor, Encoded, Feedback};
-use crate::group::StepContext;
+use crate::cpu::Stopwatch;
+use crate::group::{Member, StepContext};
 use crate::measure::Distortion;
 use crate::traffic::Leg;
 use crate::wire::frame::HEADER_BYTES;
@@ -43,17 +44,49 @@ impl Exchange {
         step > self.policy.warmup_steps.unwrap_or(0)
     }
 
-    /// Writes one frame for each bucket of a group that is sent in one message, and prepares their
-    /// new residual. When it fails with [`Error::NonFinite`], nothing that lasts has been touched.
-    pub(super) fn encode(
+    /// Overwrites what is due of a group of buckets by its mean over the ranks that speak as one; this
+    /// rank's own error, which it has to tell the others.
+    pub(super) fn average_within(
         &mut self,
         context: StepContext,
         group: usize,
         gradient: &mut [f32],
         leg: &mut Leg,
-    ) -> Result<Outgoing> {
-        let warm = self.is_warm(context.step);
-        let apart = self.route.sums_apart(&mut *self.member.collective);
+    ) -> Result<Option<Error>> {
+        let Member { layout, buckets, feedback, collective, .. } = &mut self.member;
+        if context.group == 1 {
+            return Ok(None);
+        }
+        let ranges = || self.groups[group].iter().map(|number| buckets[*number].range.clone());
+        let due = match feedback {
+            Some(feedback) => feedback.pending(),
+            None => &mut *gradient,
+        };
+        let mut values = Vec::with_capacity(ranges().map(|range| range.len()).sum());
+        ranges().for_each(|range| values.extend_from_slice(&due[range]));
+        if !floats::all_finite(&values) {
+            return Ok(Some(self.non_finite(context, group, gradient)));
+        }
+        let sent = Stopwatch::start();
+        let overflow = collective.average(context.step, group, &mut values)?;
+        leg.add_wait(sent);
+        let mut at = 0;
+        for range in ranges() {
+            let length = range.len();
+            if let Some(element) = overflow.filter(|element| (at..at + length).contains(element)) {
+                let (parameter, index) = layout.name(range.start + element - at);
+                return Ok(Some(Error::NonFiniteMean { step: context.step, parameter, index }));
+            }
+            due[range].copy_from_slice(&values[at..at + length]);
+            at += length;
+        }
+        Ok(None)
+    }
+
+    /// What is sent of a group, and in which form, before anything is written.
+    pub(super) fn prepare(&mut self, step: u64, group: usize) -> Outgoing {
+        let warm = self.is_warm(step);
+        let apart = self.route.sums_apart(&mut self.member.collective);
         let mut outgoing = Outgoing::default();
         for number in &self.groups[group] {
             let bucket = &self.member.buckets[*number];
@@ -71,25 +104,36 @@ impl Exchange {
         if !outgoing.plain.is_empty() {
             outgoing.values = buffers.plain.take();
         }
-        if !self.correct(group, gradient) {
-            return Err(self.non_finite(context, group, gradient));
-        }
+        outgoing
+    }
+
+    /// Writes one frame for each bucket of a group that is sent in one message, and prepares their
+    /// new residual. When it fails with [`Error::NonFinite`], nothing that lasts has been touched.
+    pub(super) fn encode(
+        &mut self,
+        context: StepContext,
+        group: usize,
+        gradient: &mut [f32],
+        leg: &mut Leg,
+        outgoing: &mut Outgoing,
+    ) -> Result<()> {
+        let apart = self.route.sums_apart(&mut self.member.collective);
         if outgoing.rounds.is_empty() && outgoing.items.iter().all(|item| item.plain) {
             let values = if apart { &mut outgoing.values } else { &mut outgoing.message };
             values.reserve(leg.dense_bytes as usize);
         }
         let written = self
-            .write_messages(context, gradient, leg, &mut outgoing)
-            .and_then(|()| self.write_plain(context, gradient, &mut outgoing));
+            .write_messages(context, gradient, leg, outgoing)
+            .and_then(|()| self.write_plain(context, gradient, outgoing));
         if written.is_none() {
             return Err(self.non_finite(context, group, gradient));
         }
-        Ok(outgoing)
+        Ok(())
     }
 
     /// Clips a group's gradient and adds the residual; false when what is due is not finite. Without
     /// feedback, plain values are checked only while they are copied.
-    fn correct(&mut self, group: usize, gradient: &mut [f32]) -> bool {
+    pub(super) fn correct(&mut self, group: usize, gradient: &mut [f32]) -> bool {
         let scale = self.clipping(gradient);
         let group = &self.groups[group];
         let Some(feedback) = &mut self.member.feedback else {
@@ -193,7 +237,7 @@ impl Exchange {
     /// What local clipping multiplies this rank's gradient by.
     fn clipping(&self, gradient: &[f32]) -> f32 {
         let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
-        let limit = limit / (self.member.collective.world_size() as f64).sqrt();
+        let limit = limit / (self.member.collective.ranks() as f64).sqrt();
         let norm = floats::norm(gradient);
         if norm > limit { (limit / norm) as f32 } else { 1.0 }
     }
@@ -216,7 +260,8 @@ impl Exchange {
             .find_map(|(corrected, values)| Some((corrected, first(values)?)))
             .expect("invariant: a value was seen to be non-finite");
         let (parameter, index) = self.member.layout.name(position);
-        Error::NonFinite { rank: context.rank, step: context.step, corrected, parameter, index }
+        let (rank, step) = (self.member.collective.number(), context.step);
+        Error::NonFinite { rank, step, corrected, parameter, index }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::Exchange;
 use crate::bucket::{Engine, Item};
+use crate::collective::Collective;
 use crate::compress::Feedback;
 use crate::cpu::Stopwatch;
 use crate::group::StepContext;
@@ -68,7 +69,7 @@ impl Exchange {
                 self.carry_bytes(context, &items, bytes, mine, traffic)?;
             }
         }
-        let StepContext { rank, step, .. } = context;
+        let (rank, step) = (self.member.collective.number(), context.step);
         let reason = "a reducer wants more than 256 rounds".to_string();
         Err(self.refuse(context, Error::Aborted { rank, step, reason }))
     }
@@ -81,7 +82,7 @@ impl Exchange {
         round: u8,
         gradient: &mut [f32],
     ) -> Result<bool> {
-        let StepContext { rank, world_size, step } = context;
+        let StepContext { rank, world_size, step, .. } = context;
         let mut again = false;
         for number in rounds {
             let residual = self.member.feedback.as_mut().map(Feedback::pending);
@@ -143,7 +144,7 @@ impl Exchange {
                     let reason = format!(
                         "what is to be averaged in round {round} of bucket {number} is not finite"
                     );
-                    let (rank, step) = (context.rank, context.step);
+                    let (rank, step) = (self.member.collective.number(), context.step);
                     return Err(Error::Aborted { rank, step, reason });
                 };
                 open.close_with(Kind::Values, &checksum, &mut floats_out);
@@ -191,7 +192,7 @@ impl Exchange {
         traffic: &mut Traffic,
     ) -> Result<()> {
         leg.operation = Operation::Allgather;
-        leg.wire_bytes = mine.len() as u64;
+        leg.wire_bytes = self.charged(&mine);
         self.count(items, &mine);
         let sent = Stopwatch::start();
         let all =

@@ -44,6 +44,11 @@ pub struct Link {
     pub(crate) stragglers: f64,
     /// How many times as long a straggler computes, encodes and decodes; at least 1.
     pub(crate) slowdown: f64,
+    /// Bits per second between ranks of one group ([`Pattern::TwoLevel`](super::Pattern::TwoLevel)), each
+    /// rank's own: shared memory, or what joins the cards of a host.
+    pub local: f64,
+    /// Seconds of a message's way within a group.
+    pub local_latency: f64,
     /// Hosts that differ from the others.
     pub(crate) ranks: Vec<Host>,
     /// The parameter server's own link, where it differs from the workers'.
@@ -115,6 +120,8 @@ impl Link {
             burst: 0,
             stragglers: 0.0,
             slowdown: 1.0,
+            local: 100e9,
+            local_latency: 2e-6,
             ranks: Vec::new(),
             server: None,
         }
@@ -122,7 +129,9 @@ impl Link {
 
     /// A link over which everything arrives when it leaves.
     pub(crate) fn free() -> Self {
-        Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::with_bandwidth(0.0) }
+        let (bandwidth, local) = (f64::INFINITY, f64::INFINITY);
+        let (latency, local_latency) = (0.0, 0.0);
+        Self { bandwidth, local, latency, local_latency, ..Self::with_bandwidth(0.0) }
     }
 
     /// Reads a link's word: a preset or a bandwidth, and changes of it after commas.
@@ -161,11 +170,11 @@ impl Link {
         let number = || value.parse::<f64>().ok();
         let time = || number().or_else(|| quantity::seconds(value));
         let bytes = || value.parse::<u32>().ok();
+        let bits = || number().or_else(|| quantity::bandwidth(value));
         let (done, wanted) = match key {
-            "bandwidth" => {
-                let bits = number().or_else(|| quantity::bandwidth(value));
-                (put(&mut self.bandwidth, bits), "write a bandwidth such as 100mbit")
-            }
+            "bandwidth" => (put(&mut self.bandwidth, bits()), "write a bandwidth such as 100mbit"),
+            "local" => (put(&mut self.local, bits()), "write a bandwidth such as 100gbit"),
+            "local_latency" => (put(&mut self.local_latency, time()), "write a time such as 2us"),
             "latency" => (put(&mut self.latency, time()), "write a time such as 1ms"),
             "jitter" => (put(&mut self.jitter, time()), "write a time such as 1ms"),
             "overhead" => (put(&mut self.overhead, time()), "write a time such as 20us"),
@@ -200,6 +209,8 @@ impl Link {
             check(within(value, 1.0..=1e6), key, value, wanted)
         };
         speed(self.bandwidth, "bandwidth")?;
+        speed(self.local, "local")?;
+        delay(self.local_latency, "local_latency")?;
         delay(self.latency, "latency")?;
         delay(self.jitter, "jitter")?;
         delay(self.overhead, "overhead")?;
@@ -285,7 +296,7 @@ impl Link {
 }
 
 const KEYS: &str = "the keys are bandwidth, latency, jitter, overhead, mtu, header, burst, \
-                    stragglers and slowdown";
+                    stragglers, slowdown, local and local_latency";
 
 fn draws(seed: u64, rank: usize, step: u64) -> Stream {
     const NETWORK: u64 = 0x6e65_7477_6f72_6b00;
@@ -325,10 +336,14 @@ impl fmt::Display for Link {
             ("latency", self.latency, usual.latency),
             ("jitter", self.jitter, usual.jitter),
             ("overhead", self.overhead, usual.overhead),
+            ("local_latency", self.local_latency, usual.local_latency),
         ] {
             if value != usual {
                 write!(f, ",{key}={}", quantity::seconds_in_words(value))?;
             }
+        }
+        if self.local != usual.local {
+            write!(f, ",local={}", quantity::bandwidth_in_words(self.local))?;
         }
         for (key, value, usual) in [
             ("mtu", f64::from(self.mtu), f64::from(usual.mtu)),
@@ -363,6 +378,10 @@ struct Table {
     burst: Option<u32>,
     stragglers: Option<f64>,
     slowdown: Option<f64>,
+    #[serde(default, deserialize_with = "quantity::de_bandwidth")]
+    local: Option<f64>,
+    #[serde(default, deserialize_with = "quantity::de_seconds")]
+    local_latency: Option<f64>,
     #[serde(default)]
     ranks: Vec<Host>,
     server: Option<ServerHost>,
@@ -387,6 +406,8 @@ impl Table {
             burst: self.burst.unwrap_or(base.burst),
             stragglers: self.stragglers.unwrap_or(base.stragglers),
             slowdown: self.slowdown.unwrap_or(base.slowdown),
+            local: self.local.unwrap_or(base.local),
+            local_latency: self.local_latency.unwrap_or(base.local_latency),
             ranks: self.ranks,
             server: self.server,
         };

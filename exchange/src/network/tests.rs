@@ -4,9 +4,15 @@ use proptest::prelude::*;
 
 use super::link::{Host, ServerHost};
 use super::*;
+use crate::Operation;
 
-const PATTERNS: [Pattern; 4] =
-    [Pattern::RingAllgather, Pattern::RingAllreduce, Pattern::Server, Pattern::Sharded];
+const PATTERNS: [Pattern; 5] = [
+    Pattern::RingAllgather,
+    Pattern::RingAllreduce,
+    Pattern::Server,
+    Pattern::Sharded,
+    Pattern::TwoLevel { group: 2, summed: false },
+];
 
 /// A link without headers, on which arithmetic is easy: 8 Gbit/s are 1 byte per nanosecond.
 fn bare(latency: f64) -> Link {
@@ -23,7 +29,7 @@ fn collective_seconds(link: &Link, pattern: Pattern, sent: &[Sent]) -> f64 {
 }
 
 fn equal(ranks: usize, up: u64, down: u64) -> Vec<Sent> {
-    vec![Sent { up, down, aggregate: 0.0 }; ranks]
+    vec![Sent { up, down, ..Sent::default() }; ranks]
 }
 
 fn close(a: f64, b: f64) -> bool {
@@ -47,6 +53,35 @@ fn equal_messages_take_what_the_closed_forms_say() {
             assert!(close(seconds, expected), "{pattern:?} {ranks}: {seconds} {expected}");
         }
     }
+}
+
+/// The average within groups, a ring of the firsts, what they hand on: and one group has no ring.
+#[test]
+fn two_levels_take_what_their_links_say() {
+    let link = Link { local: 80e9, local_latency: 1e-6, ..bare(1e-4) };
+    for (groups, group) in [(1usize, 4usize), (2, 2), (4, 8)] {
+        let (up, average, handed) = (1_000_000u64, 200_000u64, 50_000u64);
+        let first = |rank: usize| rank.is_multiple_of(group);
+        let sent: Vec<Sent> = (0..groups * group)
+            .map(|rank| Sent {
+                up: if first(rank) { up } else { 0 },
+                local: average + if first(rank) { handed } else { 0 },
+                ..Sent::default()
+            })
+            .collect();
+        let within = 3e-6 + (average + handed) as f64 * 8.0 / 80e9;
+        let m = groups as f64;
+        for (summed, between) in [
+            (false, (m - 1.0) * (1e-4 + 1e-3)),
+            (true, 2.0 * (m - 1.0) * (1e-4 + 1e-3 / m)),
+        ] {
+            let pattern = Pattern::TwoLevel { group, summed };
+            let seconds = collective_seconds(&link, pattern, &sent);
+            assert!(close(seconds, within + between), "{pattern:?}: {seconds}");
+        }
+    }
+    let carried = Pattern::TwoLevel { group: 2, summed: false }.carrying(Operation::Allreduce);
+    assert_eq!(carried, Pattern::TwoLevel { group: 2, summed: true });
 }
 
 /// The server's interface is what its uplinks and downlinks share; a faster one leaves the ranks'.
@@ -121,7 +156,7 @@ fn works() -> impl Strategy<Value = Vec<StepWork>> {
             ready,
             encode,
             decode,
-            sent: Sent { up, down, aggregate: 0.0 },
+            sent: Sent { up, down, ..Sent::default() },
             pattern: None,
         });
     (1..7usize, 1..5usize).prop_flat_map(move |(ranks, groups)| {

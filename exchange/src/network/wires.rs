@@ -18,6 +18,14 @@ pub enum Pattern {
     /// Every rank sends each other rank that one's share of its message, one after the other; the
     /// reduced shares then travel around the ring.
     Sharded,
+    /// Ranks of a group average over the link that they share ([`Link`]'s `local`); then the groups' firsts
+    /// send around a ring of their own, and hand on what they heard.
+    TwoLevel {
+        /// Ranks of a group.
+        group: usize,
+        /// Whether what travels between groups can be summed on the way.
+        summed: bool,
+    },
 }
 
 /// What one rank puts on the wire in one round of a collective.
@@ -28,6 +36,8 @@ pub struct Sent {
     /// Bytes that come back: of the server's answer to this rank, or of the reduced share that this
     /// rank passes on. Without meaning for the rings.
     pub down: u64,
+    /// Bytes to other ranks of the group.
+    pub local: u64,
     /// Seconds that the server, or the rank whose share it is, takes to aggregate. A rank's slowdown
     /// slows its share, and never a server.
     pub aggregate: f64,
@@ -76,6 +86,10 @@ impl Pattern {
         match (self, operation) {
             // A server hears everything, whatever it is.
             (Pattern::Server, _) => Pattern::Server,
+            (Pattern::TwoLevel { group, .. }, operation) => {
+                let summed = [Operation::Allreduce, Operation::ReduceScatter].contains(&operation);
+                Pattern::TwoLevel { group, summed }
+            }
             (messages, Operation::Messages) => messages,
             (_, Operation::Allgather) => Pattern::RingAllgather,
             (_, Operation::Allreduce) => Pattern::RingAllreduce,
@@ -124,32 +138,65 @@ impl Wires {
         match pattern {
             Pattern::RingAllgather => {
                 let bytes: Vec<f64> = sent.iter().map(|s| self.link.wire_bytes(s.up)).collect();
-                self.ring(ready, ranks - 1, &bytes);
+                self.ring(ready, 1, ranks - 1, &bytes);
             }
-            Pattern::RingAllreduce => {
-                // Chunks are as equal as can be; the largest message decides where ranks differ.
-                let whole = sent.iter().map(|s| s.up).max().unwrap_or(0);
-                let chunk = self.link.wire_bytes(whole.div_ceil(ranks as u64));
-                self.ring(ready, 2 * (ranks - 1), &vec![chunk; ranks]);
-            }
+            Pattern::RingAllreduce => self.allreduce(ready, 1, sent),
+            Pattern::TwoLevel { group, summed } => self.levels(ready, sent, group, summed),
             Pattern::Server => self.server(ready, sent),
             Pattern::Sharded => {
                 self.scatter(ready, sent);
                 let bytes: Vec<f64> = sent.iter().map(|s| self.link.wire_bytes(s.down)).collect();
-                self.ring(ready, ranks - 1, &bytes);
+                self.ring(ready, 1, ranks - 1, &bytes);
             }
         }
     }
 
-    /// In hop h, rank r sends the next rank what began at rank r − h, of so many `bytes`.
-    fn ring(&mut self, ready: &mut [f64], hops: usize, bytes: &[f64]) {
+    /// Sums of chunks of so many `sent` bytes around the ring of every `apart`th rank, then the chunks.
+    fn allreduce(&mut self, ready: &mut [f64], apart: usize, sent: &[Sent]) {
+        // Chunks are as equal as can be; the largest message decides where ranks differ.
+        let (ranks, whole) = (ready.len(), sent.iter().map(|s| s.up).max().unwrap_or(0));
+        let chunk = self.link.wire_bytes(whole.div_ceil(ranks as u64));
+        self.ring(ready, apart, 2 * (ranks - 1), &vec![chunk; ranks]);
+    }
+
+    /// Within the groups, between their firsts, and within again.
+    fn levels(&mut self, ready: &mut [f64], sent: &[Sent], group: usize, summed: bool) {
+        let local = |bytes: u64| bytes as f64 * 8.0 / self.link.local;
+        let latency = self.link.local_latency;
+        // Beside the average, which all of a group take part in alike, the first hands on what it heard.
+        let averaged = |group: &[Sent]| group.iter().map(|s| s.local).min().unwrap_or(0);
+        let average = |(ready, sent): (&[f64], &[Sent])| {
+            let latest = ready.iter().copied().fold(0.0, f64::max);
+            latest + 2.0 * latency + local(averaged(sent))
+        };
+        let mut firsts: Vec<f64> = ready.chunks(group).zip(sent.chunks(group)).map(average).collect();
+        let handed: Vec<f64> = sent
+            .chunks(group)
+            .map(|sent| latency + local(sent[0].local.saturating_sub(averaged(sent))))
+            .collect();
+        let of_firsts: Vec<Sent> = sent.iter().step_by(group).copied().collect();
+        if firsts.len() > 1 && summed {
+            self.allreduce(&mut firsts, group, &of_firsts);
+        } else if firsts.len() > 1 {
+            let bytes: Vec<f64> =
+                of_firsts.iter().map(|s| self.link.wire_bytes(s.up)).collect();
+            self.ring(&mut firsts, group, bytes.len() - 1, &bytes);
+        }
+        for ((ready, first), handed) in ready.chunks_mut(group).zip(firsts).zip(handed) {
+            ready.fill(first + handed);
+        }
+    }
+
+    /// A ring of every `apart`th rank. In hop h, the ring's member r sends the next what began at member
+    /// r − h, of so many `bytes`.
+    fn ring(&mut self, ready: &mut [f64], apart: usize, hops: usize, bytes: &[f64]) {
         let ranks = ready.len();
         let mut arrived = vec![0.0; ranks];
         for hop in 0..hops {
             for from in 0..ranks {
                 let to = (from + 1) % ranks;
                 let origin = (from + ranks - hop % ranks) % ranks;
-                arrived[to] = self.carry(from, to, ready[from], bytes[origin]);
+                arrived[to] = self.carry(from * apart, to * apart, ready[from], bytes[origin]);
             }
             for (ready, arrived) in ready.iter_mut().zip(&arrived) {
                 *ready = ready.max(*arrived);

@@ -7,9 +7,11 @@
 //! Adding one is a variant, which the compiler then asks for in two places, [`Topology::facts`] and
 //! [`Route`], and its row in [`refusal`]: which schemes may ride on what.
 
+mod levels;
 mod server;
 mod shards;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +27,13 @@ use crate::network::Pattern;
 use crate::traffic::Operation;
 use crate::{Error, Policy, Result, Scheme, State};
 
+pub(crate) use levels::Levels;
 pub(crate) use server::{blame_server, skim_downlink};
 
 /// The topology that messages travel in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
+#[serde(from = "Written", into = "Written")]
 #[non_exhaustive]
 pub enum Topology {
     /// Every rank hears and decodes every message. Plain f32, and what a scheme says in a fixed number
@@ -42,6 +45,82 @@ pub enum Topology {
     /// Each rank averages its shard of all messages and shares the result. Messages are read where they
     /// lie: between processes the means, as f32, would cost more than a compressed message saves.
     Sharded,
+    /// Ranks of a group, such as those of one host, average densely among themselves; one message of each
+    /// group then travels as over an allgather.
+    TwoLevel {
+        /// Ranks of a group, at least 2: ranks 0 to `group` − 1 are the first.
+        group: usize,
+    },
+}
+
+/// A topology as it is written: a word, or a table of `kind` and settings.
+#[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Topology"))]
+#[serde(
+    untagged,
+    expecting = "a topology is a word, \"allgather\", \"server\" or \"sharded\", or the table { kind = \
+                 \"two-level\", group = 4 }; what a server sends back is `exchange.downlink`"
+)]
+enum Written {
+    Word(Word),
+    Table(Table),
+}
+
+/// A topology without settings.
+#[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum Word {
+    /// Every rank hears and decodes every message.
+    Allgather,
+    /// A server averages all messages and sends one back to every rank.
+    Server,
+    /// Each rank averages its shard of all messages and shares the result.
+    Sharded,
+}
+
+/// A topology with settings.
+#[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+enum Table {
+    /// Ranks of a group average densely among themselves; one message of each group travels.
+    TwoLevel {
+        /// Ranks of a group, at least 2.
+        #[cfg_attr(feature = "schema", schemars(range(min = 2)))]
+        group: usize,
+    },
+}
+
+impl From<Written> for Topology {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Word(Word::Allgather) => Topology::Allgather,
+            Written::Word(Word::Server) => Topology::Server,
+            Written::Word(Word::Sharded) => Topology::Sharded,
+            Written::Table(Table::TwoLevel { group }) => Topology::TwoLevel { group },
+        }
+    }
+}
+
+impl From<Topology> for Written {
+    fn from(topology: Topology) -> Self {
+        match topology {
+            Topology::Allgather => Written::Word(Word::Allgather),
+            Topology::Server => Written::Word(Word::Server),
+            Topology::Sharded => Written::Word(Word::Sharded),
+            Topology::TwoLevel { group } => Written::Table(Table::TwoLevel { group }),
+        }
+    }
+}
+
+/// Its name, and the ranks of a group: `two-level of 4`.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        if let Topology::TwoLevel { group } = self { write!(f, " of {group}") } else { Ok(()) }
+    }
 }
 
 /// What there is to say of a topology: its name as serde writes it, what it does, which schemes may
@@ -55,7 +134,24 @@ struct Facts {
 
 impl Topology {
     /// Every topology.
-    pub const ALL: &[Topology] = &[Topology::Allgather, Topology::Server, Topology::Sharded];
+    pub const ALL: &[Topology] = &[
+        Topology::Allgather,
+        Topology::Server,
+        Topology::Sharded,
+        Topology::TwoLevel { group: 4 },
+    ];
+
+    /// The topology that [`Display`](fmt::Display) writes so.
+    pub fn named(text: &str) -> Option<Topology> {
+        let group = |text: &str| text.strip_prefix("two-level of ")?.parse().ok();
+        let plain = Self::ALL.iter().copied().find(|topology| topology.to_string() == text);
+        plain.or_else(|| group(text).map(|group| Topology::TwoLevel { group }))
+    }
+
+    /// Ranks that speak as one.
+    pub(crate) fn group(self) -> usize {
+        if let Topology::TwoLevel { group } = self { group } else { 1 }
+    }
 
     fn facts(self) -> Facts {
         match self {
@@ -78,6 +174,12 @@ impl Topology {
                 schemes: "for all schemes; with one bucket only those whose messages are read in \
                           parts, or that take several rounds",
                 pattern: Pattern::Sharded,
+            },
+            Topology::TwoLevel { group } => Facts {
+                name: "two-level",
+                line: "ranks of a group average densely; one message of each group travels",
+                schemes: "for all schemes",
+                pattern: Pattern::TwoLevel { group, summed: false },
             },
         }
     }
@@ -114,8 +216,8 @@ impl Topology {
         }
         match self {
             Topology::Server => star(world_size, timeout).map(boxed),
-            Topology::Allgather | Topology::Sharded if world_size == 1 => Ok(boxed(vec![Solo])),
-            Topology::Allgather | Topology::Sharded => Ok(boxed(mesh(world_size, timeout))),
+            _ if world_size == 1 => Ok(boxed(vec![Solo])),
+            _ => Ok(boxed(mesh(world_size, timeout))),
         }
     }
 
@@ -133,7 +235,7 @@ impl Topology {
         cluster.connect(self == Topology::Server, timeout, notes)
     }
 
-    fn refuse(self, problem: impl Into<String>) -> Error {
+    pub(crate) fn refuse(self, problem: impl Into<String>) -> Error {
         Error::Topology { topology: self.name(), problem: problem.into() }
     }
 }
@@ -187,12 +289,13 @@ impl Wiring {
 /// | allgather | all |
 /// | server, downlink exact | all; those that learn from messages get a summary of them |
 /// | server, downlink compressed | those of one message, but not `dense` alone |
+/// | two-level | all, between groups of at least two ranks |
 /// | sharded | all; one bucket for the whole gradient only those that can read parts of messages, or that take several rounds |
 fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<String> {
     let built = |scheme: &dyn Scheme| scheme.build(&Seat::alone(1, 0));
     let mut schemes = policy.schemes(scheme);
     match (wiring.topology, wiring.downlink) {
-        (Topology::Allgather | Topology::Sharded, Some(_)) => Some(
+        (Topology::Allgather | Topology::Sharded | Topology::TwoLevel { .. }, Some(_)) => Some(
             "it has no server that could send anything back; leave out the downlink, or choose the \
              topology `server`"
                 .to_string(),
@@ -209,6 +312,12 @@ fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<Strin
                 )
             })
         }
+        (Topology::TwoLevel { group: 0 | 1 }, None) => Some(
+            "a group has at least two ranks; write their number, such as \
+             { kind = \"two-level\", group = 4 }, or the topology `allgather`"
+                .to_string(),
+        ),
+        (Topology::TwoLevel { .. }, None) => None,
         (Topology::Sharded, None) => {
             let whole = policy.bucketing.clone().unwrap_or_default() == Bucketing::Whole;
             let unfit = schemes.find(|one| match built(*one) {
@@ -269,7 +378,7 @@ impl Route {
     /// One rank's part in the topology.
     pub(crate) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
         match setup.wiring.topology {
-            Topology::Allgather => Ok(Route::Allgather),
+            Topology::Allgather | Topology::TwoLevel { .. } => Ok(Route::Allgather),
             Topology::Server => server::Client::new(setup, collective).map(Route::Server),
             Topology::Sharded if collective.shares_memory() => Ok(Route::Sharded),
             Topology::Sharded => Err(Topology::Sharded.refuse(
@@ -299,7 +408,7 @@ impl Route {
             Route::Server(client) => client.average(group, mine),
             Route::Sharded if !plain => shards::average_in_memory(group, mine),
             Route::Allgather | Route::Sharded => {
-                let served = shards::is_served(&mut *group.member.collective);
+                let served = shards::is_served(&mut group.member.collective);
                 match (plain, served) {
                     (true, true) => shards::average(group, mine),
                     (false, true) if shards::is_cheaper(group) => {
@@ -340,13 +449,25 @@ mod tests {
     #[test]
     fn topologies_read_from_a_recipe_by_their_names() {
         for topology in Topology::ALL {
-            let text = format!("topology = '{}'", topology.name());
+            let text = match topology {
+                Topology::TwoLevel { group } => {
+                    format!("topology = {{ kind = 'two-level', group = {group} }}")
+                }
+                _ => format!("topology = '{topology}'"),
+            };
             let table: std::collections::BTreeMap<String, Topology> =
                 toml::from_str(&text).unwrap();
             assert_eq!(table["topology"], *topology);
+            let written = toml::to_string(&table).unwrap();
+            assert_eq!(toml::from_str(&written), Ok(table), "{written}");
+            assert_eq!(Topology::named(&topology.to_string()), Some(*topology));
             assert!(!topology.line().is_empty());
         }
         assert_eq!(Topology::default(), Topology::Allgather);
+        assert_eq!(Topology::named("two-level of 7"), Some(Topology::TwoLevel { group: 7 }));
+        for wrong in ["star", "two-level", "two-level of x"] {
+            assert_eq!(Topology::named(wrong), None);
+        }
     }
 
     /// The table of who may ride on what, as the documentation gives it.
@@ -362,6 +483,9 @@ mod tests {
             for policy in [&whole, &several] {
                 let may = |wiring: Wiring| wiring.validate(&scheme, policy).is_ok();
                 assert!(may(with(Topology::Allgather, None)));
+                assert!(may(with(Topology::TwoLevel { group: 2 }, None)));
+                assert!(!may(with(Topology::TwoLevel { group: 1 }, None)));
+                assert!(!may(with(Topology::TwoLevel { group: 2 }, exact)));
                 assert!(!may(with(Topology::Allgather, exact)));
                 assert!(may(with(Topology::Server, None)) && may(with(Topology::Server, exact)));
                 assert_eq!(may(with(Topology::Server, Some(Downlink::Compressed))), !dense);

@@ -122,18 +122,18 @@ fn average_parts(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
     group.leg.add_wait(sent);
 
     let received = Stopwatch::start();
-    if let Some(refusal) = first_refusal(&messages) {
+    if let Some(refusal) = first_refusal(&messages, context.group) {
         return Err(refusal);
     }
     let own = &pieces[context.rank];
     let (result, averaged) = shard(group, |group, mean, result| {
         let mut readers: Vec<Reader<'_>> = messages.iter().map(|m| Reader::new(m)).collect();
-        let blame = |from| move |error: Error| error.sent_by(from, context.awaited());
+        let blame = |from| context.blame(from);
         for Piece { index, part } in own {
             let item = items[*index];
             let mut frames = Vec::with_capacity(messages.len());
             for (from, reader) in readers.iter_mut().enumerate() {
-                let expected = context.header_of(item.kind, item).from_rank(from);
+                let expected = context.sent_by(from, context.header_of(item.kind, item));
                 frames.push(Frame::expect(reader, expected, context.rank).map_err(blame(from))?);
             }
             let (decoder, sent) = (group.decoder(item), Item { length: part.len(), ..item });
@@ -155,10 +155,10 @@ fn average_parts(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
     if let Err(error) = averaged {
         // Several shards may have a mean that overflows: all ranks tell of the first.
         let first =
-            first_refusal(&results).filter(|_| matches!(error, Error::NonFiniteMean { .. }));
+            first_refusal(&results, context.group).filter(|_| matches!(error, Error::NonFiniteMean { .. }));
         return Err(first.unwrap_or(error));
     }
-    if let Some(refusal) = first_refusal(&results) {
+    if let Some(refusal) = first_refusal(&results, context.group) {
         return Err(refusal);
     }
     take_results(group, results, &pieces)
@@ -206,14 +206,14 @@ fn take_results(
 ) -> Result<()> {
     let (context, taking) = (group.context, Stopwatch::start());
     for (from, (result, pieces)) in results.iter().zip(pieces).enumerate() {
-        let blame = |error: Error| error.sent_by(from, context.awaited());
+        let blame = context.blame(from);
         let mut reader = Reader::new(result);
         for Piece { index, part } in pieces {
             let item = group.items[*index];
-            let expected = context.header_of(Kind::Shard, item).from_rank(from);
-            let frame = Frame::expect(&mut reader, expected, context.rank).map_err(blame)?;
+            let expected = context.sent_by(from, context.header_of(Kind::Shard, item));
+            let frame = Frame::expect(&mut reader, expected, context.rank).map_err(&blame)?;
             let values =
-                floats::expect(frame.payload, part.len()).map_err(Error::from).map_err(blame)?;
+                floats::expect(frame.payload, part.len()).map_err(Error::from).map_err(&blame)?;
             group.put(item, part.start, values);
         }
         reader.finish().map_err(Error::from).map_err(blame)?;

@@ -103,9 +103,12 @@ pub const PATIENT: Duration = Duration::from_secs(20);
 pub const COMPRESSED: Wiring =
     Wiring { topology: Topology::Server, downlink: Some(Downlink::Compressed) };
 
-/// Every topology as it is by default, and the server that compresses.
+/// The topologies of any number of ranks.
+pub const FLAT: &[Topology] = &[Topology::Allgather, Topology::Server, Topology::Sharded];
+
+/// Every topology of any number of ranks as it is by default, and the server that compresses.
 pub fn wirings() -> Vec<Wiring> {
-    let plain = Topology::ALL.iter().map(|topology| Wiring::from(*topology));
+    let plain = FLAT.iter().map(|topology| Wiring::from(*topology));
     plain.chain([COMPRESSED]).collect()
 }
 

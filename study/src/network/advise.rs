@@ -15,7 +15,7 @@ use gradwire::train::timer::StepTimer;
 use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
 use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepWork};
 use gradwire_exchange::{
-    Exchange, Law, Layout, Leg, Operation, Scheme, SchemeConfig, Seat, Support, Traffic,
+    Exchange, Law, Layout, Leg, Operation, Scheme, SchemeConfig, Seat, Support, Topology, Traffic,
 };
 use gradwire_models::kernels::gradients::backward;
 use rayon::ThreadPoolBuilder;
@@ -95,7 +95,11 @@ impl Workload {
 }
 
 fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
-    let ranks = recipe.workers.min(RANKS);
+    let group = match recipe.exchange.topology {
+        Topology::TwoLevel { group } => group.max(1),
+        _ => 1,
+    };
+    let ranks = recipe.workers.min(group * (RANKS / group).max(1));
     let local = recipe.local_batch();
     let plan = Plan {
         augment: recipe.augmentation(),
@@ -218,6 +222,7 @@ struct MeasuredLeg {
     /// Bytes, means.
     up: f64,
     down: f64,
+    local: f64,
 }
 
 /// What a compression error may do to the accuracy: a rule of thumb, not a promise.
@@ -372,10 +377,12 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             all().map(|leg| of(leg) as f64).sum::<f64>() / all().count().max(1) as f64
         };
         let operation = all().next().map_or(Operation::Messages, |leg| leg.operation);
+        // What a group's first sends for all of it.
+        let speaks = if let Pattern::TwoLevel { group, .. } = messages { group as f64 } else { 1.0 };
         let (decoded, aggregated, returned) = match messages.carrying(operation) {
-            Pattern::RingAllgather => (more, 1.0, 1.0),
+            Pattern::RingAllgather | Pattern::TwoLevel { summed: false, .. } => (more, 1.0, 1.0),
             Pattern::Server => (1.0, more, 1.0),
-            Pattern::RingAllreduce => (1.0, 1.0, 1.0),
+            Pattern::RingAllreduce | Pattern::TwoLevel { .. } => (1.0, 1.0, 1.0),
             Pattern::Sharded => (1.0, 1.0, 1.0 / more),
         };
         // One rank alone reports what a server took.
@@ -385,7 +392,8 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             encode: seconds(|leg| leg.encode_cpu),
             decode: decoded * seconds(|leg| leg.decode_cpu),
             aggregate: aggregated * median(reported),
-            up: mean(|leg| leg.wire_bytes),
+            up: speaks * mean(|leg| leg.wire_bytes),
+            local: mean(|leg| leg.local_bytes),
             down: returned * mean(|leg| leg.downlink_bytes),
         }
     };
@@ -393,8 +401,8 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
 }
 
 fn pattern_of(recipe: &Recipe) -> Result<Pattern> {
-    let topology = recipe.exchange.topology.name();
-    pattern(topology).with_context(|| anyhow!("no link model of topology {topology}"))
+    let topology = recipe.exchange.topology.to_string();
+    pattern(&topology).with_context(|| anyhow!("no link model of topology {topology}"))
 }
 
 /// Seconds of a step on a link, without overlap.
@@ -415,6 +423,7 @@ pub fn step_seconds(
         sent: Sent {
             up: leg.up.round() as u64,
             down: leg.down.round() as u64,
+            local: leg.local.round() as u64,
             aggregate: leg.aggregate,
         },
         pattern: Some(pattern.carrying(leg.operation)),

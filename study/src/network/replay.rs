@@ -201,6 +201,7 @@ fn works(row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<StepWork
             sent: Sent {
                 up: *up,
                 down: row.down.get(rank).map_or(0, |down| down[group]),
+                local: row.local.get(rank).map_or(0, |local| local[group]),
                 aggregate: row.aggregate.get(group).copied().map_or(0.0, codec),
             },
             pattern: Some(pattern.carrying(operation(row, group))),

@@ -84,7 +84,8 @@ impl Aggregator {
 
     fn serve_round(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
         let Some((step, items)) = self.asked(messages) else { return false };
-        let context = StepContext { rank: self.world_size, world_size: self.world_size, step };
+        let (rank, world_size) = (self.world_size, self.world_size);
+        let context = StepContext { rank, world_size, step, group: 1 };
         let Ok(frames) = context.open(&items, messages) else { return false };
         if items.iter().any(|item| item.kind == Kind::Values) {
             return self.average_values(context, &items, &frames, answer);

@@ -36,7 +36,7 @@ fn a_collective_is_charged_as_it_was() {
     let groups = &charged(&row, &Assumptions::default())[0].groups;
     let patterns = groups.iter().map(|group| group.pattern);
     assert!(patterns.eq([Pattern::RingAllgather, Pattern::RingAllreduce].map(Some)));
-    let Sent { up, down, aggregate } = groups[1].sent;
+    let Sent { up, down, aggregate, .. } = groups[1].sent;
     assert_eq!((up, down), (4000, 30));
     assert!(close(groups[1].decode, 800.0) && close(aggregate, 9.0), "{groups:?}");
 }
