@@ -47,23 +47,20 @@ pub mod nonzero;
 pub mod nuqsgd;
 pub mod onebit;
 pub mod optquant;
-mod policy;
+pub(crate) mod policy;
 pub mod powersgd;
 pub mod qsgd;
 pub mod randomk;
 pub mod redsync;
-mod scheme;
+pub(crate) mod scheme;
 pub mod sidco;
 pub mod signsgd;
 pub mod terngrad;
 pub mod threshold;
 pub mod topk;
 
-use crate::Result;
 use crate::compress::{Built, Properties, Seat};
-
-pub use policy::{Policy, Rule};
-pub use scheme::Scheme;
+use crate::{Policy, Result, Scheme};
 
 macro_rules! schemes {
     (

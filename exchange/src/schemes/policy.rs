@@ -4,10 +4,9 @@
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 
-use super::{Scheme, SchemeConfig};
 use crate::compress::{FeedbackRule, Law};
 use crate::layout::Bucketing;
-use crate::{Error, Result};
+use crate::{Error, Result, Scheme, SchemeConfig};
 
 /// What is done to the gradient around the scheme. A setting that is left out takes the value of the scheme's
 /// [`Scheme::default_policy`](crate::Scheme::default_policy), or the default named here where that has none.

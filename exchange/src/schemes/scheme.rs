@@ -2,9 +2,8 @@
 
 use gradwire_registry::About;
 
-use super::Policy;
-use crate::Result;
 use crate::compress::{Built, Compressor, Properties, Seat};
+use crate::{Policy, Result};
 
 /// A scheme: its settings, and everything that follows from them.
 ///
