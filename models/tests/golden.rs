@@ -6,7 +6,7 @@
 use candle_core::Device;
 use gradwire_models::Config;
 use gradwire_models::golden::Golden;
-use gradwire_models::kernels::{self, Kernels};
+use gradwire_models::kernels::{self, Kernels, Precision};
 
 /// Checks one model, that of a golden file, on every set of kernels that this machine runs. The deepest have the same
 /// layers as their smaller siblings, so the composed path, the default kernels and the precise ones
@@ -16,7 +16,12 @@ fn check(model: &str) {
     assert!(model.starts_with(&golden.case.model));
     let deepest = ["resnet110", "resnet34", "vgg16"].contains(&model);
     let default = [Kernels::Candle, kernels::active().unwrap(), Kernels::parse("precise").unwrap()];
-    for kernels in Kernels::available().filter(|kernels| !deepest || default.contains(kernels)) {
+    let set = Kernels::available().filter(|kernels| !deepest || default.contains(kernels));
+    // The instruction where there is one, and the emulation for the smaller ones, whose arithmetic is the same.
+    let asked =
+        if deepest { &[Precision::Bf16][..] } else { &[Precision::Bf16, Precision::Bf16Emulated] };
+    let bf16 = asked.iter().filter_map(|precision| default[1].in_precision(*precision).ok());
+    for kernels in set.chain(bf16) {
         let compared = kernels::with(kernels, || golden.compare(&Device::Cpu).unwrap());
         println!("{model} on {kernels}: {compared:?}");
         for one in &compared {

@@ -3,6 +3,7 @@
 //! A chunk of windows, small enough to stay in the cache, is gathered and multiplied; nothing of the size of all
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
+use super::bf16::product;
 use super::conv_sizes::Sizes;
 use super::gemm::{Gemm, Left, Right};
 use super::memory::{Scratch, Target};
@@ -60,21 +61,24 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
             sums.chunks_mut(block * depth).enumerate().collect(),
             |(i, sums): (usize, &mut [f32])| {
                 for (first, pixels, windows) in windows {
-                    isa.run(Gemm {
-                        rows: sums.len() / depth,
-                        columns: depth,
-                        depth: *pixels,
-                        a: &dy[first * sizes.out_width() * sizes.outputs + i * block..],
-                        left: Left::Columns(sizes.outputs),
-                        b: windows,
-                        right: Right::Rows(depth),
-                        c: match first {
-                            0 => Target::Write(sums),
-                            _ => Target::Add(sums),
+                    product(
+                        isa,
+                        Gemm {
+                            rows: sums.len() / depth,
+                            columns: depth,
+                            depth: *pixels,
+                            a: &dy[first * sizes.out_width() * sizes.outputs + i * block..],
+                            left: Left::Columns(sizes.outputs),
+                            b: windows,
+                            right: Right::Rows(depth),
+                            c: match first {
+                                0 => Target::Write(sums),
+                                _ => Target::Add(sums),
+                            },
+                            c_row: depth,
+                            bias: &[],
                         },
-                        c_row: depth,
-                        bias: &[],
-                    });
+                    );
                 }
             },
         );

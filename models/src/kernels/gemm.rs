@@ -33,6 +33,9 @@ pub(crate) enum Left {
     Blocks(usize),
     /// The transpose of such blocks.
     Transposed(usize),
+    /// Rows `row` elements apart, each in stretches of `run` elements, `apart` elements from one to the next: windows of an
+    /// image are such, a stretch for each line.
+    Windows { row: usize, run: usize, apart: usize },
 }
 
 /// How the right operand, `[depth, columns]`, lies in memory.
@@ -73,6 +76,7 @@ impl Gemm<'_> {
             Left::Columns(stride) => last([(k, stride), (m, 1)]),
             Left::Blocks(stride) => last([(k / lanes, stride), (m, lanes), (lanes - 1, 1)]),
             Left::Transposed(stride) => last([(m / lanes, stride), (k, lanes), (lanes - 1, 1)]),
+            Left::Windows { row, run, apart } => last([(m, row), (k / run, apart), (run - 1, 1)]),
         };
         let b = match self.right {
             Right::Rows(stride) => last([(k, stride), (n, 1)]),
@@ -105,6 +109,26 @@ impl Kernel for Gemm<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        self.multiply::<S, false>(simd);
+    }
+}
+
+/// The product of which both operands are words of two bf16 values, neighbours along the inner dimension, which counts
+/// words: sums and result are f32.
+pub(crate) struct Words<'a>(pub Gemm<'a>);
+
+impl Kernel for Words<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.0.multiply::<S, true>(simd);
+    }
+}
+
+impl Gemm<'_> {
+    #[inline(always)]
+    fn multiply<S: Simd, const WORDS: bool>(self, simd: S) {
         if self.rows == 0 || self.columns == 0 {
             return;
         }
@@ -117,14 +141,20 @@ impl Kernel for Gemm<'_> {
             Right::Blocks { width, .. } => panel(S::LANES).min(width),
             _ => panel(S::LANES),
         };
+        // Whole stretches of windows at a time.
+        let (run, apart, most) = match self.left {
+            Left::Windows { run, apart, .. } => (run, apart, (DEPTH / run).max(1) * run),
+            _ => (1, 0, DEPTH),
+        };
         let mut k = 0;
         while k < self.depth {
-            let depth = DEPTH.min(self.depth - k);
+            let depth = most.min(self.depth - k);
             let (a, a_stride) = match self.left {
                 Left::Rows(stride) => (k, stride),
                 Left::Columns(stride) => (k * stride, stride),
                 Left::Blocks(stride) => (k / S::LANES * stride, stride),
                 Left::Transposed(stride) => (k * S::LANES, stride),
+                Left::Windows { row, .. } => (k / run * apart, row),
             };
             let mut j = 0;
             while j < self.columns {
@@ -144,6 +174,8 @@ impl Kernel for Gemm<'_> {
                         depth,
                         a: self.a.as_ptr().add(a),
                         a_stride,
+                        run,
+                        run_apart: apart,
                         b: self.b.as_ptr().add(b),
                         b_row,
                         c: c.add(j),
@@ -156,10 +188,15 @@ impl Kernel for Gemm<'_> {
                         },
                     };
                     match self.left {
-                        Left::Rows(_) => strip.columns::<ROWS>(self.rows, columns),
-                        Left::Columns(_) => strip.columns::<COLUMNS>(self.rows, columns),
-                        Left::Blocks(_) => strip.columns::<BLOCKS>(self.rows, columns),
-                        Left::Transposed(_) => strip.columns::<TRANSPOSED>(self.rows, columns),
+                        Left::Rows(_) => strip.columns::<WORDS, ROWS>(self.rows, columns),
+                        Left::Columns(_) => strip.columns::<WORDS, COLUMNS>(self.rows, columns),
+                        Left::Blocks(_) => strip.columns::<WORDS, BLOCKS>(self.rows, columns),
+                        Left::Transposed(_) => {
+                            strip.columns::<WORDS, TRANSPOSED>(self.rows, columns)
+                        }
+                        Left::Windows { .. } => {
+                            strip.columns::<WORDS, WINDOWS>(self.rows, columns);
+                        }
                     }
                 }
                 j += columns;
@@ -174,6 +211,7 @@ const ROWS: u8 = 0;
 const COLUMNS: u8 = 1;
 const BLOCKS: u8 = 2;
 const TRANSPOSED: u8 = 3;
+const WINDOWS: u8 = 4;
 
 /// All rows of the result in one panel of columns.
 #[derive(Clone, Copy)]
@@ -182,6 +220,9 @@ struct Strip<S> {
     depth: usize,
     a: *const f32,
     a_stride: usize,
+    /// Of windows: a stretch, and how far two of them are apart.
+    run: usize,
+    run_apart: usize,
     b: *const f32,
     b_row: usize,
     c: *mut f32,
@@ -194,10 +235,13 @@ struct Strip<S> {
 
 /// The rows of a strip of `V` vectors of columns, the last vector not full if `PARTIAL`. Each such kind of strip is a
 /// function of its own: with all kinds inlined into one function, this crate took the compiler four times as long.
-struct Rows<S, const LEFT: u8, const V: usize, const PARTIAL: bool>(Strip<S>, usize);
+struct Rows<S, const WORDS: bool, const LEFT: u8, const V: usize, const PARTIAL: bool>(
+    Strip<S>,
+    usize,
+);
 
-impl<S: Simd, const LEFT: u8, const V: usize, const PARTIAL: bool> Kernel
-    for Rows<S, LEFT, V, PARTIAL>
+impl<S: Simd, const WORDS: bool, const LEFT: u8, const V: usize, const PARTIAL: bool> Kernel
+    for Rows<S, WORDS, LEFT, V, PARTIAL>
 {
     type Output = ();
 
@@ -206,7 +250,7 @@ impl<S: Simd, const LEFT: u8, const V: usize, const PARTIAL: bool> Kernel
         // The strip brings its own token, which is of the same set: `apart` was called on it.
         let Self(strip, rows) = self;
         // SAFETY: only `Strip::columns` makes such a value, under its caller's promise.
-        unsafe { strip.rows::<LEFT, V, PARTIAL>(rows) }
+        unsafe { strip.rows::<WORDS, LEFT, V, PARTIAL>(rows) }
     }
 }
 
@@ -214,49 +258,52 @@ impl<S: Simd> Strip<S> {
     /// # Safety
     /// The operands hold `rows` × `columns` × `depth` as they are said to lie.
     #[inline(always)]
-    unsafe fn columns<const LEFT: u8>(mut self, rows: usize, columns: usize) {
+    unsafe fn columns<const WORDS: bool, const LEFT: u8>(mut self, rows: usize, columns: usize) {
         let full = columns.is_multiple_of(S::LANES);
         self.last = if full { S::LANES } else { columns % S::LANES };
         // `last` covers what the last vector has of the columns.
         match (columns.div_ceil(S::LANES), full) {
-            (2, true) => self.simd.apart(Rows::<S, LEFT, 2, false>(self, rows)),
-            (2, false) => self.simd.apart(Rows::<S, LEFT, 2, true>(self, rows)),
-            (_, true) => self.simd.apart(Rows::<S, LEFT, 1, false>(self, rows)),
-            (_, false) => self.simd.apart(Rows::<S, LEFT, 1, true>(self, rows)),
+            (2, true) => self.simd.apart(Rows::<S, WORDS, LEFT, 2, false>(self, rows)),
+            (2, false) => self.simd.apart(Rows::<S, WORDS, LEFT, 2, true>(self, rows)),
+            (_, true) => self.simd.apart(Rows::<S, WORDS, LEFT, 1, false>(self, rows)),
+            (_, false) => self.simd.apart(Rows::<S, WORDS, LEFT, 1, true>(self, rows)),
         }
     }
 
     /// # Safety
     /// As [`Strip::columns`], for `V` vectors of columns.
     #[inline(always)]
-    unsafe fn rows<const LEFT: u8, const V: usize, const PARTIAL: bool>(mut self, rows: usize) {
+    unsafe fn rows<const WORDS: bool, const LEFT: u8, const V: usize, const PARTIAL: bool>(
+        mut self,
+        rows: usize,
+    ) {
         let mut row = 0;
         // SAFETY: the caller's promise, for rows below `rows`. Tiles of transposed blocks end where a block does.
         unsafe {
             if S::LANES == 16 && V == 1 {
                 while rows - row >= 16 {
-                    row += self.tile::<LEFT, 16, V, PARTIAL>(row);
+                    row += self.tile::<WORDS, LEFT, 16, V, PARTIAL>(row);
                 }
-            } else if S::LANES == 16 && LEFT != TRANSPOSED {
-                // Of sixteen the two left over would cost as much as four.
+            } else if S::LANES == 16 && LEFT != TRANSPOSED && LEFT != WINDOWS {
+                // Of sixteen the two left over would cost as much as four. Lines of images are mostly of whole eights.
                 while rows - row >= 14 && rows - row != 16 {
-                    row += self.tile::<LEFT, 14, V, PARTIAL>(row);
+                    row += self.tile::<WORDS, LEFT, 14, V, PARTIAL>(row);
                 }
             }
             while S::LANES == 16 && rows - row >= 8 {
-                row += self.tile::<LEFT, 8, V, PARTIAL>(row);
+                row += self.tile::<WORDS, LEFT, 8, V, PARTIAL>(row);
             }
             while (S::LANES == 16 || LEFT != TRANSPOSED) && rows - row >= 6 {
-                row += self.tile::<LEFT, 6, V, PARTIAL>(row);
+                row += self.tile::<WORDS, LEFT, 6, V, PARTIAL>(row);
             }
             while rows - row >= 4 {
-                row += self.tile::<LEFT, 4, V, PARTIAL>(row);
+                row += self.tile::<WORDS, LEFT, 4, V, PARTIAL>(row);
             }
             if rows - row >= 2 {
-                row += self.tile::<LEFT, 2, V, PARTIAL>(row);
+                row += self.tile::<WORDS, LEFT, 2, V, PARTIAL>(row);
             }
             if rows - row >= 1 {
-                self.tile::<LEFT, 1, V, PARTIAL>(row);
+                self.tile::<WORDS, LEFT, 1, V, PARTIAL>(row);
             }
         }
     }
@@ -266,7 +313,13 @@ impl<S: Simd> Strip<S> {
     /// # Safety
     /// As [`Strip::columns`], for `M` rows and `V` vectors of columns; of transposed blocks, rows of one block.
     #[inline(always)]
-    unsafe fn tile<const LEFT: u8, const M: usize, const V: usize, const PARTIAL: bool>(
+    unsafe fn tile<
+        const WORDS: bool,
+        const LEFT: u8,
+        const M: usize,
+        const V: usize,
+        const PARTIAL: bool,
+    >(
         &mut self,
         row: usize,
     ) -> usize {
@@ -287,17 +340,45 @@ impl<S: Simd> Strip<S> {
                     let mut a = block;
                     block = block.wrapping_add(stride);
                     while here >= STEPS {
-                        b = self.step::<M, V, PARTIAL>(&mut sums, a, S::LANES, b);
-                        b = self.step::<M, V, PARTIAL>(&mut sums, a.wrapping_add(1), S::LANES, b);
-                        b = self.step::<M, V, PARTIAL>(&mut sums, a.wrapping_add(2), S::LANES, b);
-                        b = self.step::<M, V, PARTIAL>(&mut sums, a.wrapping_add(3), S::LANES, b);
+                        b = self.step::<WORDS, M, V, PARTIAL>(&mut sums, a, S::LANES, b);
+                        b = self.step::<WORDS, M, V, PARTIAL>(
+                            &mut sums,
+                            a.wrapping_add(1),
+                            S::LANES,
+                            b,
+                        );
+                        b = self.step::<WORDS, M, V, PARTIAL>(
+                            &mut sums,
+                            a.wrapping_add(2),
+                            S::LANES,
+                            b,
+                        );
+                        b = self.step::<WORDS, M, V, PARTIAL>(
+                            &mut sums,
+                            a.wrapping_add(3),
+                            S::LANES,
+                            b,
+                        );
                         a = a.wrapping_add(STEPS);
                         here -= STEPS;
                     }
                     while here > 0 {
-                        b = self.step::<M, V, PARTIAL>(&mut sums, a, S::LANES, b);
+                        b = self.step::<WORDS, M, V, PARTIAL>(&mut sums, a, S::LANES, b);
                         a = a.wrapping_add(1);
                         here -= 1;
+                    }
+                }
+            } else if LEFT == WINDOWS {
+                let mut start = self.a.wrapping_add(row * stride);
+                let mut left = self.depth;
+                while left > 0 {
+                    let here = left.min(self.run);
+                    left -= here;
+                    let mut a = start;
+                    start = start.wrapping_add(self.run_apart);
+                    for _ in 0..here {
+                        b = self.step::<WORDS, M, V, PARTIAL>(&mut sums, a, stride, b);
+                        a = a.wrapping_add(1);
                     }
                 }
             } else {
@@ -310,7 +391,7 @@ impl<S: Simd> Strip<S> {
                     }
                 };
                 for _ in 0..self.depth {
-                    b = self.step::<M, V, PARTIAL>(&mut sums, a, apart, b);
+                    b = self.step::<WORDS, M, V, PARTIAL>(&mut sums, a, apart, b);
                     a = a.wrapping_add(next);
                 }
             }
@@ -342,7 +423,7 @@ impl<S: Simd> Strip<S> {
     /// # Safety
     /// All these may be read.
     #[inline(always)]
-    unsafe fn step<const M: usize, const V: usize, const PARTIAL: bool>(
+    unsafe fn step<const WORDS: bool, const M: usize, const V: usize, const PARTIAL: bool>(
         &self,
         sums: &mut [[S::V; V]; M],
         a: *const f32,
@@ -356,7 +437,11 @@ impl<S: Simd> Strip<S> {
             for (i, sums) in sums.iter_mut().enumerate() {
                 let left = s.splat(*a.add(i * apart));
                 for j in 0..V {
-                    sums[j] = s.fma(left, right[j], sums[j]);
+                    sums[j] = if WORDS {
+                        s.dot(left, right[j], sums[j])
+                    } else {
+                        s.fma(left, right[j], sums[j])
+                    };
                 }
             }
         }

@@ -43,7 +43,7 @@ impl Operation<3> for Linear {
             Panels::new(self.isa, &borrow(weight)?, inputs).product(&dy, Target::Write(&mut dx));
             let dx = Tensor::from_vec(dx, xs.shape(), xs.device())?;
             let dw = gradient(weight, |dw| {
-                weight_gradient(self.isa, &dy, &borrow(xs)?, inputs, dw);
+                weight_gradient(self.isa, &dy, &borrow(xs)?, inputs, Target::Write(dw));
                 Ok(())
             })?;
             let db = gradient(bias, |db| {

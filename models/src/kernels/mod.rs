@@ -7,6 +7,7 @@
 
 mod activation;
 pub(crate) mod batch_norm;
+mod bf16;
 mod channels;
 pub(crate) mod conv;
 pub(crate) mod conv_sizes;
@@ -23,6 +24,7 @@ pub mod gradients;
 pub mod handover;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
+mod lines;
 pub(crate) mod lstm;
 pub(crate) mod maps;
 pub(crate) mod max_pool;
@@ -50,7 +52,8 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use candle_core::{DType, Tensor};
-use simd::Isa;
+use serde::{Deserialize, Serialize};
+use simd::{Bf16, Isa};
 
 /// The environment variable that chooses the kernels: one of [`VALUES`].
 pub const VARIABLE: &str = "GRADWIRE_KERNELS";
@@ -77,6 +80,31 @@ pub enum Kernels {
     Native(Native),
 }
 
+/// What products are computed in: those of convolutions, linear layers, projections and LSTMs. Sums, and all else, are
+/// in f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// In f32.
+    #[default]
+    F32,
+    /// In bf16, by the processor's own instruction; a processor without it refuses.
+    Bf16,
+    /// The same arithmetic in plain Rust, slower than f32, on any processor.
+    Bf16Emulated,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Bf16Emulated => "bf16-emulated",
+        })
+    }
+}
+
 /// Our kernels for one instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Native {
@@ -93,6 +121,8 @@ pub enum SelectError {
     Unknown(String),
     /// The name is known, but this CPU (or this build's architecture) lacks the instruction set.
     Unsupported(String),
+    /// The kernels have no products in this precision: of which kernels, and what else to write.
+    Precision(Precision, String, &'static str),
 }
 
 impl fmt::Display for SelectError {
@@ -109,6 +139,9 @@ impl fmt::Display for SelectError {
                     "{VARIABLE}={name}: this CPU lacks {name}: use auto or one of {}",
                     names.join(", ")
                 )
+            }
+            Self::Precision(precision, kernels, remedy) => {
+                write!(f, "precision = \"{precision}\" on the kernels {kernels}: {remedy}")
             }
         }
     }
@@ -137,6 +170,36 @@ impl Kernels {
     /// Our kernels for `isa`.
     pub fn native(isa: Isa, precise: bool) -> Self {
         Self::Native(Native { isa, precise })
+    }
+
+    /// These kernels with products in `precision`.
+    ///
+    /// # Errors
+    /// When the CPU lacks the instruction, or [`VARIABLE`] has chosen kernels without it.
+    pub fn in_precision(self, precision: Precision) -> Result<Self, SelectError> {
+        let refused = |remedy| Err(SelectError::Precision(precision, self.to_string(), remedy));
+        match (precision, self, Bf16::of_cpu()) {
+            (Precision::F32, ..) => Ok(self),
+            (_, Self::Candle, _) => refused(
+                "candle's operations have none: choose other kernels, or precision = \"f32\"",
+            ),
+            (Precision::Bf16Emulated, Self::Native(Native { precise, .. }), _) => {
+                Ok(Self::native(Isa::multiplying(Bf16::Emulated), precise))
+            }
+            (_, _, None) => refused(
+                "this processor has no AVX512-BF16: write precision = \"f32\", or \"bf16-emulated\" for the \
+                 same arithmetic, slower than f32",
+            ),
+            (_, Self::Native(Native { isa, precise }), Some(bf16)) => {
+                let with = Isa::multiplying(bf16);
+                if isa.lanes() != with.lanes() {
+                    return refused(
+                        "products in bf16 go with the kernels avx512: choose these, or auto",
+                    );
+                }
+                Ok(Self::native(with, precise))
+            }
+        }
     }
 
     /// Every choice this CPU can run, the composed one included: what tests iterate over.
@@ -224,6 +287,27 @@ mod tests {
         let message = Kernels::parse("sse9").unwrap_err().to_string();
         for (name, _) in VALUES {
             assert!(message.contains(name), "{message}");
+        }
+    }
+
+    #[test]
+    fn bf16_is_the_processors_or_asked_for_as_emulated_or_refused() {
+        let active = Kernels::parse("auto").unwrap();
+        assert_eq!(active.in_precision(Precision::F32), Ok(active));
+        let emulated = active.in_precision(Precision::Bf16Emulated).unwrap();
+        assert_eq!(emulated.to_string(), "portable bf16-emulated");
+        match (active.in_precision(Precision::Bf16), Bf16::of_cpu()) {
+            (Ok(kernels), Some(_)) => assert_eq!(kernels.to_string(), "avx512 bf16"),
+            (Err(error), None) => assert!(error.to_string().contains("bf16-emulated"), "{error}"),
+            (found, of_cpu) => panic!("{found:?} where the CPU has {of_cpu:?}"),
+        }
+        for name in ["portable", "candle"] {
+            let kernels = Kernels::parse(name).unwrap();
+            let refusal = kernels.in_precision(Precision::Bf16).unwrap_err().to_string();
+            assert!(
+                refusal.contains(&format!("precision = \"bf16\" on the kernels {name}")),
+                "{refusal}"
+            );
         }
     }
 

@@ -1,5 +1,6 @@
 //! Products of rows with a weight, and the gradient of the weight: dense layers, and convolutions whose windows are rows.
 
+use super::bf16::{Across, Blocks, elements, multiply, neighbours, product};
 use super::gemm::{Gemm, Left, Right, Target, panel};
 use super::memory::Scratch;
 use super::parallel;
@@ -9,7 +10,7 @@ use super::transpose::Transpose;
 /// Rows of a weight's gradient that one job takes.
 const BLOCK: usize = 64;
 
-/// A right operand `[depth, columns]` laid out in panels for one instruction set, as [`Right::Panels`] has it.
+/// A right operand `[depth, columns]` laid out in panels for one instruction set, as [`Right::Panels`] has it; in bf16, as words.
 pub(super) struct Panels {
     isa: Isa,
     depth: usize,
@@ -35,11 +36,19 @@ impl Panels {
         [depth, columns]: [usize; 2],
         write: impl Fn(usize, usize, &mut [f32]),
     ) -> Self {
-        let panel = panel(isa.lanes());
-        let mut values = Scratch::new(depth * columns);
-        let panels = values.chunks_mut((panel * depth).max(1));
-        for (first, packed) in (0..columns).step_by(panel).zip(panels) {
-            write(first, panel.min(columns - first), packed);
+        let (panel, words) = (panel(isa.lanes()), elements(isa, depth));
+        let mut values = Scratch::new(words * columns);
+        let panels = values.chunks_mut((panel * words).max(1));
+        for (first, to) in (0..columns).step_by(panel).zip(panels) {
+            let width = panel.min(columns - first);
+            let Some(bf16) = isa.bf16() else {
+                write(first, width, to);
+                continue;
+            };
+            let mut from = Scratch::new(depth * width);
+            write(first, width, &mut from);
+            let (rows, columns, apart, stride) = (depth, width, width, 0);
+            bf16.run(Across { rows, columns, from: &from, apart, to, width, stride });
         }
         Self { isa, depth, columns, values }
     }
@@ -74,39 +83,56 @@ impl Panels {
     }
 
     fn multiply(&self, xs: &[f32], bias: &[f32], ys: Target) {
-        self.isa.run(Gemm {
-            rows: xs.len() / self.depth,
-            columns: self.columns,
-            depth: self.depth,
-            a: xs,
-            left: Left::Rows(self.depth),
-            b: &self.values,
-            right: Right::Panels,
-            c: ys,
-            c_row: self.columns,
-            bias,
-        });
+        let rows = xs.len() / self.depth;
+        let words =
+            self.isa.bf16().map(|_| neighbours(self.isa, xs, self.depth, [rows, self.depth]));
+        let depth = elements(self.isa, self.depth);
+        multiply(
+            self.isa,
+            Gemm {
+                rows,
+                columns: self.columns,
+                depth,
+                a: words.as_deref().unwrap_or(xs),
+                left: Left::Rows(depth),
+                b: &self.values,
+                right: Right::Panels,
+                c: ys,
+                c_row: self.columns,
+                bias,
+            },
+        );
     }
 }
 
-/// Writes `dw [outputs, inputs]`, the sum over rows of the products of `dys [rows, outputs]` and `xs [rows, inputs]`.
-pub(super) fn weight_gradient(isa: Isa, dys: &[f32], xs: &[f32], inputs: usize, dw: &mut [f32]) {
-    let outputs = dw.len() / inputs;
-    let jobs = dw.chunks_mut(BLOCK * inputs).enumerate().collect();
-    parallel::each(jobs, |(block, dw): (usize, &mut [f32])| {
-        isa.run(Gemm {
-            rows: dw.len() / inputs,
-            columns: inputs,
-            depth: xs.len() / inputs,
-            a: &dys[block * BLOCK..],
-            left: Left::Columns(outputs),
-            b: xs,
-            right: Right::Rows(inputs),
-            c: Target::Write(dw),
-            c_row: inputs,
-            bias: &[],
-        });
-    });
+/// The sum over rows of the products of `dys [rows, outputs]` and `xs [rows, inputs]`, `[outputs, inputs]`.
+pub(super) fn weight_gradient(isa: Isa, dys: &[f32], xs: &[f32], inputs: usize, dw: Target) {
+    let (rows, outputs) = (xs.len() / inputs, dw.len() / inputs);
+    let words = isa.bf16().map(|_| Blocks::new(isa, xs, inputs, [rows, inputs], 2));
+    let (b, right) = match &words {
+        Some(words) => (&*words.words, words.right()),
+        None => (xs, Right::Rows(inputs)),
+    };
+    parallel::each(
+        dw.chunks(BLOCK * inputs).enumerate().collect(),
+        |(block, dw): (usize, Target)| {
+            product(
+                isa,
+                Gemm {
+                    rows: dw.len() / inputs,
+                    columns: inputs,
+                    depth: rows,
+                    a: &dys[block * BLOCK..],
+                    left: Left::Columns(outputs),
+                    b,
+                    right,
+                    c: dw,
+                    c_row: inputs,
+                    bias: &[],
+                },
+            );
+        },
+    );
 }
 
 /// Adds up the columns of `rows` in `sums`.

@@ -14,9 +14,51 @@ use std::fmt;
 
 pub(crate) use lanes::{Kernel, Simd};
 
-/// An instruction set that this CPU has.
+/// An instruction set that this CPU has, and how products are computed on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isa(Set);
+pub struct Isa {
+    set: Set,
+    bf16: Option<Bf16>,
+}
+
+/// What multiplies bf16: words of two values, whose products are summed in f32 by [`Simd::dot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bf16 {
+    /// `VDPBF16PS` of AVX512-BF16, which this CPU has.
+    Instruction(Available),
+    /// The same arithmetic in plain Rust, slower than f32.
+    Emulated,
+}
+
+/// Made only where the CPU has the instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Available(());
+
+impl Bf16 {
+    /// The CPU's own, if it has the instruction.
+    pub fn of_cpu() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512bf16")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512f")
+            && avx2_detected()
+        {
+            return Some(Self::Instruction(Available(())));
+        }
+        None
+    }
+
+    /// Runs `kernel` compiled for it.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the value exists, so `of_cpu` found the sets on this CPU.
+            Self::Instruction(_) => unsafe { x86::run_avx512_bf16(kernel) },
+            _ => portable::run(kernel),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Set {
@@ -32,22 +74,45 @@ impl Isa {
     pub fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let wide = [
-            (is_x86_feature_detected!("avx512f") && avx2_detected()).then_some(Self(Set::Avx512)),
-            avx2_detected().then_some(Self(Set::Avx2)),
+            (is_x86_feature_detected!("avx512f") && avx2_detected()).then_some(Set::Avx512),
+            avx2_detected().then_some(Set::Avx2),
         ];
         #[cfg(not(target_arch = "x86_64"))]
         let wide = [None; 0];
-        wide.into_iter().flatten().chain(std::iter::once(Self(Set::Portable)))
+        let sets = wide.into_iter().flatten().chain(std::iter::once(Set::Portable));
+        sets.map(|set| Self { set, bf16: None })
     }
 
     /// The widest set this CPU has.
     pub fn best() -> Self {
-        Self::available().next().unwrap_or(Self(Set::Portable))
+        Self::available().next().unwrap_or(Self { set: Set::Portable, bf16: None })
+    }
+
+    /// The set that computes its products by `bf16`: what surrounds these has as many lanes.
+    pub fn multiplying(bf16: Bf16) -> Self {
+        let set = match bf16 {
+            #[cfg(target_arch = "x86_64")]
+            Bf16::Instruction(_) => Set::Avx512,
+            _ => Set::Portable,
+        };
+        Self { set, bf16: Some(bf16) }
+    }
+
+    /// What multiplies bf16, unless products are in f32.
+    pub fn bf16(self) -> Option<Bf16> {
+        self.bf16
+    }
+
+    /// The widest set with products in bf16: by the CPU's own instruction, if it has one, and emulated.
+    #[cfg(test)]
+    pub(crate) fn with_bf16() -> impl Iterator<Item = Self> {
+        let ways = Bf16::of_cpu().into_iter().chain([Bf16::Emulated]);
+        ways.map(Self::multiplying)
     }
 
     /// Its name, as the user writes it.
     pub fn name(self) -> &'static str {
-        match self.0 {
+        match self.set {
             Set::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Set::Avx2 => "avx2",
@@ -58,7 +123,7 @@ impl Isa {
 
     /// Lanes per vector of the set.
     pub fn lanes(self) -> usize {
-        match self.0 {
+        match self.set {
             Set::Portable => portable::Portable::LANES,
             #[cfg(target_arch = "x86_64")]
             Set::Avx2 => x86::Avx2::LANES,
@@ -70,7 +135,7 @@ impl Isa {
     /// Runs `kernel` compiled for the set.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self.0 {
+        match self.set {
             Set::Portable => portable::run(kernel),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the value exists, so `available` found AVX2 and FMA on this CPU.
@@ -84,7 +149,12 @@ impl Isa {
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.name())?;
+        match self.bf16 {
+            None => Ok(()),
+            Some(Bf16::Instruction(_)) => f.write_str(" bf16"),
+            Some(Bf16::Emulated) => f.write_str(" bf16-emulated"),
+        }
     }
 }
 

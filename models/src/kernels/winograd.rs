@@ -20,6 +20,7 @@ use self::tiles::{
     FromPoints, Layout, MATRICES, SMALL_BLOCK, Tiling, chunk_rows, stride, to_points,
 };
 use self::weights::{Side, WeightToPoints};
+use super::bf16::{elements, multiply};
 use super::conv_sizes::Sizes;
 use super::gemm::{Gemm, Left, Right};
 use super::memory::{Scratch, Target};
@@ -187,7 +188,7 @@ impl Pass<'_> {
             block.weights::<W>(isa, self.sizes, self.side, weight, points);
         };
         // Scratch that outlives a job is this thread's, who drops it.
-        let made = |block: &Block| (!alone).then(|| Scratch::new(block.len(lanes)));
+        let made = |block: &Block| (!alone).then(|| Scratch::new(block.len(isa)));
         let mut made: Vec<Option<Scratch>> = blocks.iter().map(made).collect();
         each(made.iter_mut().flatten().zip(&blocks).collect(), |(made, block)| fill(block, made));
 
@@ -198,10 +199,10 @@ impl Pass<'_> {
                 Target::Write(own.insert(Scratch::new(len)))
             });
             let tiles = rows * self.from.columns;
-            let layout = Layout::new(taps, tiles, depth, lanes, lanes);
+            let layout = Layout::new(taps, tiles, elements(isa, depth), lanes, lanes);
             let mut points = Scratch::new(layout.len());
             let into = (&layout, &mut points[..]);
-            to_points::<I, IN, POINTS>(isa, images, &self.from, (first, rows), into);
+            to_points::<I, IN, POINTS>(isa, images, &self.from, (first, rows), into, false);
             let width = blocks[0].columns;
             let results = Layout::new(taps, tiles, width, usize::MAX, lanes);
             let mut products = Scratch::new(results.len());
@@ -210,29 +211,33 @@ impl Pass<'_> {
                 let weights = match made {
                     Some(weights) => weights,
                     None => {
-                        fresh = Scratch::new(block.len(lanes));
+                        fresh = Scratch::new(block.len(isa));
                         fill(block, &mut fresh);
                         &fresh
                     }
                 };
                 let results = Layout::new(taps, tiles, block.columns, usize::MAX, lanes);
-                let stride = block.stride(lanes);
+                let stride = block.stride(isa);
                 let matrices =
                     layout.matrices().zip(results.matrices()).zip(weights.chunks_exact(stride));
                 for ((from, to), weights) in matrices {
                     let to = &mut products[to.start..];
-                    isa.run(Gemm {
-                        rows: from.rows,
-                        columns: results.width,
-                        depth: block.depth,
-                        a: &points[block.top / lanes * layout.block + from.start..],
-                        left: Left::Blocks(layout.block),
-                        b: weights,
-                        right: Right::Panels,
-                        c: if block.top == 0 { Target::Write(to) } else { Target::Add(to) },
-                        c_row: results.width,
-                        bias: &[],
-                    });
+                    multiply(
+                        isa,
+                        Gemm {
+                            rows: from.rows,
+                            columns: results.width,
+                            depth: elements(isa, block.depth),
+                            a: &points
+                                [elements(isa, block.top) / lanes * layout.block + from.start..],
+                            left: Left::Blocks(layout.block),
+                            b: weights,
+                            right: Right::Panels,
+                            c: if block.top == 0 { Target::Write(to) } else { Target::Add(to) },
+                            c_row: results.width,
+                            bias: &[],
+                        },
+                    );
                 }
                 if block.top + block.depth < depth {
                     continue;
@@ -282,13 +287,13 @@ impl Block {
     }
 
     /// Elements from one matrix to the next one.
-    fn stride(self, lanes: usize) -> usize {
-        stride(self.depth * self.columns.next_multiple_of(lanes))
+    fn stride(self, isa: Isa) -> usize {
+        stride(elements(isa, self.depth) * self.columns.next_multiple_of(isa.lanes()))
     }
 
     /// Elements of all matrices.
-    fn len(self, lanes: usize) -> usize {
-        MATRICES * self.stride(lanes)
+    fn len(self, isa: Isa) -> usize {
+        MATRICES * self.stride(isa)
     }
 
     /// Writes the points of these columns and rows.
@@ -300,7 +305,21 @@ impl Block {
         weight: &[f32],
         points: &mut [f32],
     ) {
-        isa.run(WeightToPoints::<W> {
+        match isa.bf16() {
+            Some(bf16) => bf16.run(self.to_points::<W, true>(isa, sizes, side, weight, points)),
+            None => isa.run(self.to_points::<W, false>(isa, sizes, side, weight, points)),
+        }
+    }
+
+    fn to_points<'a, W: Map<3, TAPS>, const WORDS: bool>(
+        self,
+        isa: Isa,
+        sizes: &Sizes,
+        side: Side,
+        weight: &'a [f32],
+        points: &'a mut [f32],
+    ) -> WeightToPoints<'a, W, WORDS> {
+        WeightToPoints {
             map: PhantomData,
             weight,
             inputs: sizes.inputs,
@@ -311,7 +330,7 @@ impl Block {
             top: self.top,
             depth: self.depth,
             points,
-            stride: self.stride(isa.lanes()),
-        });
+            stride: self.stride(isa),
+        }
     }
 }

@@ -92,11 +92,11 @@ fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) ->
     [ys, dx, dw]
 }
 
-/// The norm of the difference over the norm of `b`, or over a sixteenth of that of `magnitudes`, what `b` would be if
+/// The norm of the difference over the norm of `b`, or over a `share`-th of that of `magnitudes`, what `b` would be if
 /// nothing cancelled, where that is more: a single sum can come to nearly nothing.
-fn error(a: &[f32], b: &[f64], magnitudes: &[f64]) -> f64 {
+fn error(a: &[f32], b: &[f64], magnitudes: &[f64], share: f64) -> f64 {
     let norm = |of: &[f64]| of.iter().map(|b| b * b).sum::<f64>().sqrt();
-    let norm = norm(b).max(norm(magnitudes) / 16.0);
+    let norm = norm(b).max(norm(magnitudes) / share);
     let difference: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
     if norm == 0.0 { difference.sqrt() } else { difference.sqrt() / norm }
 }
@@ -106,7 +106,8 @@ fn sizes_of(values: &[f32]) -> Vec<f32> {
 }
 
 fn natives() -> impl Iterator<Item = Native> {
-    Isa::available().flat_map(|isa| [false, true].map(|precise| Native { isa, precise }))
+    let sets = Isa::available().chain(Isa::with_bf16());
+    sets.flat_map(|isa| [false, true].map(|precise| Native { isa, precise }))
 }
 
 fn check(sizes: &Sizes, seed: u64) {
@@ -115,10 +116,16 @@ fn check(sizes: &Sizes, seed: u64) {
     let [xs_size, w_size, dy_size] = [&xs, &w, &dy].map(|values| sizes_of(values));
     let magnitudes = definition(sizes, &xs_size, &w_size, &dy_size);
     for native in natives() {
-        let bound = if native.precise { 1e-6 } else { 1e-5 };
+        // In bf16 both operands are rounded, to 8 bits: against sums in which nothing cancels.
+        let (bound, share) = match (native.isa.bf16().is_some(), native.precise) {
+            (true, true) => (4e-3, 1.0),
+            (true, false) => (4e-2, 1.0),
+            (false, true) => (1e-6, 16.0),
+            (false, false) => (1e-5, 16.0),
+        };
         let found = computed(native, sizes, &xs, &w, &dy);
         for (i, what) in ["result", "input gradient", "weight gradient"].into_iter().enumerate() {
-            let error = error(&found[i], &expected[i], &magnitudes[i]);
+            let error = error(&found[i], &expected[i], &magnitudes[i], share);
             assert!(error < bound, "{what} of {sizes:?} on {native:?}: relative error {error:e}");
         }
     }
@@ -250,7 +257,7 @@ fn values_computed_when_they_are_read_give_the_same_bits() {
 /// The table in the module's documentation: stride, whether precise, and the errors of the result, the input gradient
 /// and the weight gradient.
 const DOCUMENTED: [(usize, bool, [f64; 3]); 4] = [
-    (1, false, [2.1e-6, 1.9e-6, 1.3e-6]),
+    (1, false, [9.5e-7, 9.0e-7, 6.2e-7]),
     (2, false, [8.0e-7, 8.0e-7, 4.0e-7]),
     (1, true, [4.2e-7, 1.7e-7, 1.3e-7]),
     (2, true, [4.2e-7, 1.7e-7, 1.2e-7]),
@@ -262,16 +269,75 @@ fn rounding_errors_are_those_documented() {
         let sizes = square(4, 8, 256, 64, stride);
         let [xs, w, dy] = operands(&sizes, 1);
         let expected = definition(&sizes, &xs, &w, &dy);
+        // Of bf16 what is rounded twice in it, whatever sums the products: 2.4e-3 of the norm, five times as much at the
+        // points of minimal filtering.
+        for isa in Isa::with_bf16() {
+            for (found, expected) in
+                computed(Native { isa, precise }, &sizes, &xs, &w, &dy).iter().zip(&expected)
+            {
+                let error = error(found, expected, &[], 1.0);
+                let documented = if precise { 1.5e-3..2.6e-3 } else { 1.5e-3..1.3e-2 };
+                assert!(documented.contains(&error), "stride {stride}, {isa}: {error:e}");
+                println!("stride {stride}, {isa}, precise {precise}: {error:e}");
+            }
+        }
         for isa in Isa::available() {
             let native = Native { isa, precise };
             let found = computed(native, &sizes, &xs, &w, &dy);
             for ((found, expected), documented) in found.iter().zip(&expected).zip(documented) {
-                let error = error(found, expected, &[]);
+                let error = error(found, expected, &[], 1.0);
                 assert!(
                     (0.75 * documented..documented).contains(&error),
                     "stride {stride}, {native:?}: {error:e} instead of {documented:e}"
                 );
             }
         }
+    }
+}
+
+/// What of `Shapes` in `docs/design/kernels.md` is faster: prints milliseconds of the three passes in f32 and in bf16.
+#[test]
+#[ignore = "a measurement"]
+fn times_of_shapes() {
+    let images = std::env::var("IMAGES").map_or(64, |images| images.parse().unwrap());
+    for (size, inputs, outputs, stride) in [
+        (32, 16, 16, 1),
+        (16, 32, 32, 1),
+        (8, 64, 64, 1),
+        (32, 16, 32, 2),
+        (31, 24, 64, 1),
+        (15, 64, 256, 1),
+        (7, 256, 256, 1),
+        (32, 64, 64, 1),
+        (16, 128, 128, 1),
+        (8, 256, 256, 1),
+        (4, 512, 512, 1),
+        (32, 64, 128, 2),
+    ] {
+        let sizes = square(images, size, inputs, outputs, stride);
+        let [xs, w, dy] = operands(&sizes, 1);
+        let (xs, dy) = (values(&xs), values(&dy));
+        print!("{size:2} {inputs:3} {outputs:3} {stride}");
+        for isa in std::iter::once(Isa::best()).chain(Isa::with_bf16().take(1)) {
+            let native = Native { isa, precise: false };
+            let (mut ys, mut dw) = (vec![0.0; dy.len()], vec![0.0; w.len()]);
+            let mut dx = vec![0.0; xs.len()];
+            let mut best = [f64::MAX; 3];
+            for _ in 0..7 {
+                let start = std::time::Instant::now();
+                forward(native, &sizes, &xs, &w, &mut ys);
+                let one = start.elapsed().as_secs_f64();
+                input_gradient(native, &sizes, &w, &dy, Target::Write(&mut dx));
+                let two = start.elapsed().as_secs_f64();
+                weight_gradient(native, &sizes, &xs, &dy, &mut dw);
+                let three = start.elapsed().as_secs_f64();
+                for (best, time) in best.iter_mut().zip([one, two - one, three - two]) {
+                    *best = best.min(time);
+                }
+            }
+            let peak = |t: f64| 2.0 * sizes.products() as f64 / t / 1e9;
+            print!(" |{}", best.map(|t| format!(" {:7.3} ms {:4.0}", 1e3 * t, peak(t))).concat());
+        }
+        println!();
     }
 }

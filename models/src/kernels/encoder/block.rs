@@ -283,9 +283,12 @@ impl<M: Middle> Block<M> {
         let of = &self.parameters;
         of.give(0, |to| add_up(0, to))?;
         of.give(1, |to| add_up(dim, to))?;
-        of.give(2, |to| weight_gradient(self.isa, &dtaken, &normal, dim, to))?;
+        let weight = |dys: &[f32], xs: &[f32], inputs, to: &mut [f32]| {
+            weight_gradient(self.isa, dys, xs, inputs, Target::Write(to));
+        };
+        of.give(2, |to| weight(&dtaken, &normal, dim, to))?;
         of.give(3, |to| add_up(2 * dim, to))?;
-        of.give(4, |to| weight_gradient(self.isa, dys, &saved.given, gives, to))?;
+        of.give(4, |to| weight(dys, &saved.given, gives, to))?;
         of.give(5, |to| add_up(2 * dim + takes, to))
     }
 }

@@ -57,7 +57,9 @@ fn check((rows, columns, depth): (usize, usize, usize), narrow: bool, add: bool)
         let (left_blocks, a_blocks) = blocks(rows, depth, lanes, a);
         let (transposed, a_transposed) = blocks(depth, rows, lanes, |k, i| a(i, k));
         let (left_columns, _) = blocks(depth, rows, rows, |k, i| a(i, k));
+        let (windows, apart) = blocks(rows, depth, 5, a);
         let lefts = [
+            (&windows, Left::Windows { row: 5, run: 5, apart }),
             (&left_rows, Left::Rows(depth)),
             (&left_columns, Left::Columns(rows)),
             (&left_blocks, Left::Blocks(a_blocks)),
@@ -137,6 +139,8 @@ fn numbers_that_wrap_are_no_elements() {
         (Left::Blocks(FAR), panels, 1, 1, 1, 16 * 16 + 1),
         (Left::Transposed(FAR), panels, 1, 16 * 16 + 1, 1, 1),
         (rows, panels, FAR, 17, 1, 1),
+        (Left::Windows { row: FAR, run: 1, apart: 1 }, panels, 1, 17, 1, 1),
+        (Left::Windows { row: 1, run: 1, apart: FAR }, panels, 1, 1, 1, 17),
     ];
     for isa in Isa::available() {
         for (number, (left, right, c_row, rows, columns, depth)) in cases.into_iter().enumerate() {

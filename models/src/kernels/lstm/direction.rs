@@ -2,9 +2,8 @@
 
 use super::time_steps::TimeSteps;
 use crate::kernels::activation::{sigmoid, tanh};
-use crate::kernels::gemm::{Gemm, Left, Right, Target};
-use crate::kernels::memory::Scratch;
-use crate::kernels::projection::{ColumnSums, Panels};
+use crate::kernels::memory::{Scratch, Target};
+use crate::kernels::projection::{ColumnSums, Panels, weight_gradient};
 use crate::kernels::simd::{Isa, Kernel, Simd};
 
 /// One direction's parameters and the order of its steps.
@@ -139,19 +138,8 @@ impl<'a> Direction<'a> {
         weight_ih.product(&dgates, Target::Write(dx));
         let (dw_ih, rest) = dw.split_at_mut(gates * self.dim);
         let (dw_hh, db) = rest.split_at_mut(gates * hidden);
-        for (b, columns, c) in [(xs, self.dim, dw_ih), (&states.hidden, hidden, dw_hh)] {
-            self.isa.run(Gemm {
-                rows: gates,
-                columns,
-                depth: rows,
-                a: &dgates,
-                left: Left::Columns(gates),
-                b,
-                right: Right::Rows(columns),
-                c: Target::Add(c),
-                c_row: columns,
-                bias: &[],
-            });
+        for (xs, inputs, dw) in [(xs, self.dim, dw_ih), (&states.hidden, hidden, dw_hh)] {
+            weight_gradient(self.isa, &dgates, xs, inputs, Target::Add(dw));
         }
         let (db_ih, db_hh) = db.split_at_mut(gates);
         self.isa.run(ColumnSums { rows: &dgates, sums: db_ih });

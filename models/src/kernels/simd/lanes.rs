@@ -87,6 +87,33 @@ pub(crate) trait Simd: Copy {
         unsafe { store_nines(self, p, stride, n, nines) }
     }
 
+    /// `c` plus the products of the two bf16 values that each word of `a` and of `b` is, the upper ones first, each sum
+    /// rounded to the nearest; operands and sums that are subnormal count as zero. As `VDPBF16PS` to the bit.
+    #[inline(always)]
+    fn dot(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        let [a, b, c] = [a, b, c].map(|v| lanes(self, v));
+        self.load(&std::array::from_fn::<_, 16, _>(|i| {
+            let (a, b) = (a[i].to_bits(), b[i].to_bits());
+            let product = |a, b| normal(f32::from_bits(a)) * normal(f32::from_bits(b));
+            let upper = normal(normal(c[i]) + product(a & UPPER, b & UPPER));
+            normal(upper + product(a << 16, b << 16))
+        }))
+    }
+    /// A word for each lane: that of `low` below that of `high`, both rounded to bf16.
+    #[inline(always)]
+    fn pack(self, low: Self::V, high: Self::V) -> Self::V {
+        let [low, high] = [low, high].map(|v| lanes(self, v));
+        self.load(&std::array::from_fn::<_, 16, _>(|i| word(low[i], high[i])))
+    }
+    /// The lanes of `a` and then of `b`, two neighbours to a word, rounded to bf16.
+    #[inline(always)]
+    fn narrow(self, a: Self::V, b: Self::V) -> Self::V {
+        let mut all = [0.0; 32];
+        self.store(&mut all, a);
+        self.store(&mut all[Self::LANES..], b);
+        self.load(&std::array::from_fn::<_, 16, _>(|i| word(all[2 * i], all[2 * i + 1])))
+    }
+
     /// Runs `kernel`, compiled for the same instruction set, as a function of its own. This is for large kernels of many
     /// cases: the compiler's time grows faster than the size of a function.
     fn apart<K: Kernel>(self, kernel: K) -> K::Output;
@@ -149,6 +176,32 @@ pub(crate) trait Simd: Copy {
         }
         lanes[0]
     }
+}
+
+/// The upper half of a word.
+const UPPER: u32 = 0xffff << 16;
+
+#[inline(always)]
+fn lanes<S: Simd>(s: S, v: S::V) -> [f32; 16] {
+    let mut lanes = [0.0; 16];
+    s.store(&mut lanes, v);
+    lanes
+}
+
+/// `x`, or zero of its sign if it is subnormal.
+#[inline(always)]
+fn normal(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { x * 0.0 } else { x }
+}
+
+/// Two values rounded to bf16, to the nearest and of two the even one; what is subnormal becomes zero.
+#[inline(always)]
+fn word(low: f32, high: f32) -> f32 {
+    let rounded = |x: f32| {
+        let bits = normal(x).to_bits();
+        if x.is_nan() { bits | 1 << 22 } else { bits + 0x7fff + (bits >> 16 & 1) }
+    };
+    f32::from_bits(rounded(low) >> 16 | rounded(high) & UPPER)
 }
 
 /// Work that runs on vectors of whichever instruction set was chosen.

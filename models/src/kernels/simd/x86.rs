@@ -1,9 +1,10 @@
-//! AVX2 with FMA (8 lanes) and AVX-512 F (16 lanes).
+//! AVX2 with FMA (8 lanes), AVX-512 F (16 lanes), and the latter with products of bf16.
 //!
 //! Operations are thin wrappers of intrinsics. The one SAFETY argument for all of them: a token is only made by
-//! `run_avx2` or `run_avx512`, whose callers vouch for the instruction set, and stays inside the call.
+//! the functions `run_…`, whose callers vouch for the instruction set, and stays inside the call.
 
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
 use super::lanes::{self, Kernel, Simd};
 
@@ -14,6 +15,10 @@ pub(super) struct Avx2(());
 /// The token of AVX-512 F.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
+
+/// The token of AVX-512 F, BW and BF16.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512Bf16(());
 
 /// Runs `kernel` compiled for AVX2 with FMA.
 ///
@@ -33,6 +38,16 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 #[inline(never)]
 pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
+}
+
+/// Runs `kernel` compiled for AVX-512 F, BW and BF16.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW and BF16, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx2,fma")]
+#[inline(never)]
+pub(super) unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512Bf16(()))
 }
 
 /// `n` lanes switched on, as AVX2's masked moves read them.
@@ -186,7 +201,10 @@ unsafe fn transposed_fours([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     }
 }
 
-impl Simd for Avx512 {
+/// The operations of AVX-512 for a token, whose functions [`Simd::apart`] are compiled by `$run`, and more.
+macro_rules! avx512 {
+    ($token:ident, $run:ident, {$($more:tt)*}) => {
+impl Simd for $token {
     const LANES: usize = 16;
     type V = __m512;
 
@@ -213,7 +231,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn apart<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: the token proves the instruction set.
-        unsafe { run_avx512(kernel) }
+        unsafe { $run(kernel) }
     }
     wrappers! {
         unsafe fn load_ptr(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
@@ -265,4 +283,28 @@ impl Simd for Avx512 {
             store_fours(p.add(5), stride, [f, g, h, last]);
         }
     }
+    $($more)*
 }
+    };
+}
+
+avx512!(Avx512, run_avx512, {});
+avx512!(Avx512Bf16, run_avx512_bf16, {
+    wrappers! {
+        fn dot(a: __m512, b: __m512, c: __m512) -> __m512 =
+            _mm512_dpbf16_ps(c, transmute(a), transmute(b));
+        fn narrow(a: __m512, b: __m512) -> __m512 = transmute(_mm512_cvtne2ps_pbh(b, a));
+        fn pack(low: __m512, high: __m512) -> __m512 = {
+            static ORDER: [u16; 32] = {
+                let (mut order, mut i) = ([0; 32], 0);
+                while i < 32 {
+                    order[i] = i as u16 / 2 + i as u16 % 2 * 16;
+                    i += 1;
+                }
+                order
+            };
+            let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
+            transmute(_mm512_permutexvar_epi16(order, transmute(_mm512_cvtne2ps_pbh(high, low))))
+        };
+    }
+});

@@ -28,88 +28,95 @@ macro_rules! maps {
     )*};
 }
 
-/// F(4, 3) at 0, ±1, ±2, ∞: stride 1. Its own input gradient, with the taps reversed.
+/// F(4, 3) at 0, ±2/3, ±3/2, ∞: stride 1. Its own input gradient, with the taps reversed. At the usual ±1 and ±2 the
+/// rounding error would be twice as large.
 pub(super) mod unit {
     use super::{Map, Simd};
 
     /// The point of the taps that each product takes.
     pub(in crate::kernels::winograd) const PRODUCTS: [usize; 6] = [0, 1, 2, 3, 4, 5];
 
+    const NEAR: f32 = 2.0 / 3.0;
+    const NEAR_2: f32 = 4.0 / 9.0;
+    const NEAR_3: f32 = 8.0 / 27.0;
+    const FAR: f32 = 3.0 / 2.0;
+    const FAR_2: f32 = 9.0 / 4.0;
+    const FAR_3: f32 = 27.0 / 8.0;
+    /// What Lagrange's polynomials of the points are divided by.
+    const BY_NEAR: f32 = -81.0 / 130.0;
+    const BY_FAR: f32 = 8.0 / 65.0;
+
     maps! {
         /// `Bᵀ d`
         Input, 6 => 6, |s, d| {
-            let four = s.splat(4.0);
-            let five = s.splat(5.0);
-            let two = s.splat(2.0);
-            let a = s.nfma(four, d[2], d[4]);
-            let b = s.nfma(four, d[1], d[3]);
-            let c = s.sub(d[4], d[2]);
-            let e = s.sub(d[3], d[1]);
+            let both = s.splat(97.0 / 36.0);
+            let [near, far] = [NEAR, FAR].map(|x| s.splat(x));
+            let [near_2, far_2] = [NEAR_2, FAR_2].map(|x| s.splat(x));
+            let (near_even, near_odd) = (s.nfma(far_2, d[2], d[4]), s.nfma(far_2, d[1], d[3]));
+            let (far_even, far_odd) = (s.nfma(near_2, d[2], d[4]), s.nfma(near_2, d[1], d[3]));
             [
-                s.fma(four, d[0], s.nfma(five, d[2], d[4])),
-                s.add(a, b),
-                s.sub(a, b),
-                s.fma(two, e, c),
-                s.nfma(two, e, c),
-                s.fma(four, d[1], s.nfma(five, d[3], d[5])),
+                s.nfma(both, d[2], s.add(d[0], d[4])),
+                s.fma(near, near_odd, near_even),
+                s.nfma(near, near_odd, near_even),
+                s.fma(far, far_odd, far_even),
+                s.nfma(far, far_odd, far_even),
+                s.nfma(both, d[3], s.add(d[1], d[5])),
             ]
         }
 
         /// `G g`
         Weight, 3 => 6, |s, g| {
-            let sixth = s.splat(1.0 / 6.0);
-            let twelfth = s.splat(1.0 / 12.0);
-            let outer = s.mul(sixth, s.add(g[0], g[2]));
-            let far = s.fma(sixth, g[2], s.mul(s.splat(1.0 / 24.0), g[0]));
-            let minus = s.sub(s.zero(), outer);
+            let near_odd = s.splat(BY_NEAR * NEAR);
+            let far_odd = s.splat(BY_FAR * FAR);
+            let near = s.fma(s.splat(BY_NEAR * NEAR_2), g[2], s.mul(s.splat(BY_NEAR), g[0]));
+            let far = s.fma(s.splat(BY_FAR * FAR_2), g[2], s.mul(s.splat(BY_FAR), g[0]));
             [
-                s.mul(s.splat(0.25), g[0]),
-                s.nfma(sixth, g[1], minus),
-                s.fma(sixth, g[1], minus),
-                s.fma(twelfth, g[1], far),
-                s.nfma(twelfth, g[1], far),
+                g[0],
+                s.fma(near_odd, g[1], near),
+                s.nfma(near_odd, g[1], near),
+                s.fma(far_odd, g[1], far),
+                s.nfma(far_odd, g[1], far),
                 g[2],
             ]
         }
 
         /// `Aᵀ m`
         Output, 6 => 4, |s, m| {
-            let (s1, d1) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
-            let (s2, d2) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
+            let (near, near_odd) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
+            let (far, far_odd) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
             [
-                s.add(s.add(m[0], s1), s2),
-                s.fma(s.splat(2.0), d2, d1),
-                s.fma(s.splat(4.0), s2, s1),
-                s.add(s.fma(s.splat(8.0), d2, d1), m[5]),
+                s.add(s.add(m[0], near), far),
+                s.fma(s.splat(FAR), far_odd, s.mul(s.splat(NEAR), near_odd)),
+                s.fma(s.splat(FAR_2), far, s.mul(s.splat(NEAR_2), near)),
+                s.fma(s.splat(FAR_3), far_odd, s.fma(s.splat(NEAR_3), near_odd, m[5])),
             ]
         }
 
         /// `A y`
         OutputTransposed, 4 => 6, |s, y| {
-            let (even, odd) = (s.add(y[0], y[2]), s.add(y[1], y[3]));
-            let four = s.splat(4.0);
-            let two = s.splat(2.0);
-            let far_even = s.fma(four, y[2], y[0]);
-            let far_odd = s.fma(four, y[3], y[1]);
+            let [near, far] = [NEAR, FAR].map(|x| s.splat(x));
+            let [near_2, far_2] = [NEAR_2, FAR_2].map(|x| s.splat(x));
+            let (near_even, near_odd) = (s.fma(near_2, y[2], y[0]), s.fma(near_2, y[3], y[1]));
+            let (far_even, far_odd) = (s.fma(far_2, y[2], y[0]), s.fma(far_2, y[3], y[1]));
             [
                 y[0],
-                s.add(even, odd),
-                s.sub(even, odd),
-                s.fma(two, far_odd, far_even),
-                s.nfma(two, far_odd, far_even),
+                s.fma(near, near_odd, near_even),
+                s.nfma(near, near_odd, near_even),
+                s.fma(far, far_odd, far_even),
+                s.nfma(far, far_odd, far_even),
                 y[3],
             ]
         }
 
         /// `Gᵀ m`
         WeightTransposed, 6 => 3, |s, m| {
-            let sixth = s.splat(1.0 / 6.0);
-            let (near, near_odd) = (s.add(m[1], m[2]), s.sub(m[2], m[1]));
+            let (near, near_odd) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
             let (far, far_odd) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
+            let [by_near, by_far] = [BY_NEAR, BY_FAR].map(|x| s.splat(x));
             [
-                s.fma(s.splat(0.25), m[0], s.nfma(sixth, near, s.mul(s.splat(1.0 / 24.0), far))),
-                s.fma(sixth, near_odd, s.mul(s.splat(1.0 / 12.0), far_odd)),
-                s.nfma(sixth, near, s.fma(sixth, far, m[5])),
+                s.fma(by_near, near, s.fma(by_far, far, m[0])),
+                s.fma(s.splat(BY_NEAR * NEAR), near_odd, s.mul(s.splat(BY_FAR * FAR), far_odd)),
+                s.fma(s.splat(BY_NEAR * NEAR_2), near, s.fma(s.splat(BY_FAR * FAR_2), far, m[5])),
             ]
         }
     }

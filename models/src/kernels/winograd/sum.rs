@@ -7,6 +7,7 @@ use super::tiles::{
     Layout, MATRICES, SMALL_BLOCK, Tiling, ToPoints, chunk_rows, stride, to_points,
 };
 use super::weights::PointsToWeight;
+use crate::kernels::bf16::{elements, multiply};
 use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::gemm::{Gemm, Left, Right, panel};
 use crate::kernels::memory::{Scratch, Target};
@@ -160,7 +161,7 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
         sum: &Sum,
         lanes: usize,
     ) -> Self {
-        let tiles = rows * sum.from.columns;
+        let tiles = elements(sum.isa, rows * sum.from.columns);
         let blocks = |channels: usize, width: usize| {
             let width = if channels <= NARROW { usize::MAX } else { width };
             Layout::new(taps, tiles, channels, width, lanes)
@@ -185,18 +186,21 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
         let (a, b) = (&self.output, &self.input);
         let left =
             if a.width == isa.lanes() { Left::Transposed(a.block) } else { Left::Columns(a.width) };
-        isa.run(Gemm {
-            rows,
-            columns,
-            depth: b.matrix(i).rows,
-            a: &self.output_points[a.matrix(i).start + a.at(0, output)..],
-            left,
-            b: &self.input_points[b.matrix(i).start + b.at(0, input)..],
-            right: Right::Blocks { width: b.width, stride: b.block },
-            c: to,
-            c_row: columns,
-            bias: &[],
-        });
+        multiply(
+            isa,
+            Gemm {
+                rows,
+                columns,
+                depth: b.matrix(i).rows,
+                a: &self.output_points[a.matrix(i).start + a.at(0, output)..],
+                left,
+                b: &self.input_points[b.matrix(i).start + b.at(0, input)..],
+                right: Right::Blocks { width: b.width, stride: b.block },
+                c: to,
+                c_row: columns,
+                bias: &[],
+            },
+        );
     }
 
     /// Transforms the tiles.
@@ -207,9 +211,9 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
     {
         let rows = (self.first, self.rows);
         let to = (&self.input, &mut self.input_points[..]);
-        to_points::<I, IN, POINTS>(sum.isa, xs, &sum.from, rows, to);
+        to_points::<I, IN, POINTS>(sum.isa, xs, &sum.from, rows, to, true);
         if let Some(gradient) = self.gradient.take() {
-            sum.isa.run(ToPoints::<O, 4, POINTS> {
+            let kernel = ToPoints::<O, 4, POINTS> {
                 map: PhantomData,
                 images: gradient.make(),
                 start: sum.to.covered(self.first, self.rows).start,
@@ -218,7 +222,8 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
                 rows: self.rows,
                 layout: &self.output,
                 points: &mut self.output_points,
-            });
+            };
+            kernel.run_on(sum.isa, true);
         }
     }
 }

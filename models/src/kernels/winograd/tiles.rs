@@ -229,9 +229,10 @@ pub(super) fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize
     tiling: &Tiling,
     (first, rows): (usize, usize),
     (layout, points): (&Layout<POINTS>, &mut [f32]),
+    along_tiles: bool,
 ) {
     let touched = tiling.touched(first, rows, IN);
-    isa.run(ToPoints::<M, IN, POINTS> {
+    let kernel = ToPoints::<M, IN, POINTS> {
         map: PhantomData,
         start: touched.start,
         images: &images.window(touched),
@@ -240,7 +241,8 @@ pub(super) fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize
         rows,
         layout,
         points,
-    });
+    };
+    kernel.run_on(isa, along_tiles);
 }
 
 /// Tiles of images to points: for `rows` rows of tiles from row `first`, counted through all images.
@@ -257,47 +259,85 @@ pub(super) struct ToPoints<'a, M, const IN: usize, const POINTS: usize> {
     pub points: &'a mut [f32],
 }
 
-impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
-    for ToPoints<'_, M, IN, POINTS>
+impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> ToPoints<'_, M, IN, POINTS> {
+    /// Runs it; in bf16, points of two neighbouring channels become a word, or those of two neighbouring tiles, as the
+    /// products that take the points have their inner dimension along the ones or the others.
+    pub(super) fn run_on(self, isa: Isa, along_tiles: bool) {
+        match isa.bf16() {
+            None => isa.run(Pairs::<_, 1, 1>(self)),
+            Some(bf16) if along_tiles => bf16.run(Pairs::<_, 2, 1>(self)),
+            Some(bf16) => bf16.run(Pairs::<_, 1, 2>(self)),
+        }
+    }
+}
+
+/// [`ToPoints`], of which so many tiles and vectors of channels make one vector of points.
+struct Pairs<P, const TILES: usize, const VECTORS: usize>(P);
+
+impl<
+    M: Map<IN, POINTS>,
+    const IN: usize,
+    const POINTS: usize,
+    const TILES: usize,
+    const VECTORS: usize,
+> Kernel for Pairs<ToPoints<'_, M, IN, POINTS>, TILES, VECTORS>
 {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Tiling { width, channels, columns, step, .. } = self.tiling;
-        assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
-        let tiles = counts::product([self.rows, columns]);
-        assert!(tiles <= self.layout.tiles && self.layout.len() <= self.points.len());
+        let Self(of) = self;
+        let Tiling { width, channels, columns, step, .. } = of.tiling;
+        assert!(of.layout.width.is_multiple_of(S::LANES));
+        assert!(channels.div_ceil(VECTORS) <= of.layout.padded);
+        let tiles = counts::product([of.rows, columns]);
+        assert!(tiles.div_ceil(TILES) <= of.layout.tiles && of.layout.len() <= of.points.len());
         let below = step.wrapping_mul(width * channels);
         let ahead = below <= AHEAD;
-        self.tiling.check(self.first, self.rows);
-        let touched = self.tiling.touched(self.first, self.rows, IN);
-        assert!(self.start <= touched.start && touched.end <= self.start + self.images.len());
-        let images = self.images.as_ptr().wrapping_sub(self.start);
-        for row in 0..self.rows {
-            for column in 0..columns {
-                let tile = self.tiling.tile(self.first + row, column);
-                let inside = tile.inside(IN);
-                let number = row * columns + column;
-                let mut channel = 0;
-                while channel < channels {
+        of.tiling.check(of.first, of.rows);
+        let touched = of.tiling.touched(of.first, of.rows, IN);
+        assert!(of.start <= touched.start && touched.end <= of.start + of.images.len());
+        let images = of.images.as_ptr().wrapping_sub(of.start);
+        // The points of one tile and one vector, before two of these become words.
+        let mut held = [[[s.zero(); POINTS]; POINTS]; 2];
+        let places = std::array::from_fn(|y| std::array::from_fn(|x| (y * POINTS + x) * S::LANES));
+        for first in (0..tiles).step_by(TILES) {
+            let here: [Tile; TILES] = std::array::from_fn(|i| {
+                let number = (first + i).min(tiles - 1);
+                of.tiling.tile(of.first + number / columns, number % columns)
+            });
+            let inside = here.map(|tile| tile.inside(IN));
+            for start in (0..channels).step_by(VECTORS * S::LANES) {
+                // SAFETY: a vector of a row inside each matrix.
+                let to = of.layout.at(first / TILES, start / VECTORS);
+                let to = unsafe { of.points.as_mut_ptr().add(to) };
+                for which in 0..TILES * VECTORS {
+                    let (tile, channel) = (which % TILES, start + which % VECTORS * S::LANES);
+                    if first + tile >= tiles || channel >= channels {
+                        held[which] = [[s.zero(); POINTS]; POINTS];
+                        continue;
+                    }
                     let lanes = S::LANES.min(channels - channel);
+                    let (to, offsets) = match TILES * VECTORS {
+                        1 => (to, &of.layout.offsets),
+                        _ => ((&raw mut held[which]).cast(), &places),
+                    };
                     // SAFETY: a tile inside its image, and `load` otherwise, reads `lanes` channels from `channel`
                     // of pixels inside the images, which the slice was checked to hold as far as the tiles touch
-                    // them; what is written is a vector of a row inside each matrix.
+                    // them; what is written is a vector of a row inside each matrix, or of those that are held.
                     unsafe {
                         let map = To::<S, M, IN, POINTS> {
                             s,
                             map: PhantomData,
-                            tile,
+                            tile: here[tile],
                             from: images.wrapping_add(channel),
                             channels,
                             below,
                             lanes,
-                            to: self.points.as_mut_ptr().add(self.layout.at(number, channel)),
-                            offsets: &self.layout.offsets,
+                            to,
+                            offsets,
                         };
-                        match (inside, lanes == S::LANES) {
+                        match (inside[tile], lanes == S::LANES) {
                             (true, true) if ahead => map.run::<true, false, true>(),
                             (true, true) => map.run::<true, false, false>(),
                             (true, false) => map.run::<true, true, false>(),
@@ -305,7 +345,15 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
                             (false, false) => map.run::<false, true, false>(),
                         }
                     }
-                    channel += S::LANES;
+                }
+                if TILES * VECTORS == 1 {
+                    continue;
+                }
+                for (y, x) in (0..POINTS).flat_map(|y| (0..POINTS).map(move |x| (y, x))) {
+                    let (a, b) = (held[0][y][x], held[1][y][x]);
+                    let v = if TILES == 1 { s.narrow(a, b) } else { s.pack(a, b) };
+                    // SAFETY: as above.
+                    unsafe { s.store_ptr(to.add(of.layout.offsets[y][x]), v) };
                 }
             }
         }

@@ -19,8 +19,9 @@ pub(super) enum Side {
 }
 
 /// Weights to points, `columns` columns from column `first` and `depth` rows from row `top`: matrix `i` starts at `i * stride` and lies in panels, as
-/// [`Right::Panels`](crate::kernels::gemm::Right::Panels) has it, its columns padded with zeros to whole vectors.
-pub(super) struct WeightToPoints<'a, M> {
+/// [`Right::Panels`](crate::kernels::gemm::Right::Panels) has it, its columns padded with zeros to whole vectors. With
+/// `WORDS` two rows are one row of words.
+pub(super) struct WeightToPoints<'a, M, const WORDS: bool> {
     pub map: PhantomData<M>,
     pub weight: &'a [f32],
     pub inputs: usize,
@@ -34,7 +35,7 @@ pub(super) struct WeightToPoints<'a, M> {
     pub stride: usize,
 }
 
-impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
+impl<M: Map<3, TAPS>, const WORDS: bool> Kernel for WeightToPoints<'_, M, WORDS> {
     type Output = ();
 
     #[inline(always)]
@@ -49,7 +50,8 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
         assert!(columns <= all && self.first <= all - columns);
         assert!(depth <= rows && self.top <= rows - depth);
         let padded = columns.next_multiple_of(S::LANES);
-        assert!(product([depth, padded]) <= self.stride);
+        let (step, rows_of_points) = if WORDS { (2, depth.div_ceil(2)) } else { (1, depth) };
+        assert!(product([rows_of_points, padded]) <= self.stride);
         assert!(product([MATRICES, self.stride]) <= self.points.len());
         let mut column = 0;
         while column < columns {
@@ -57,27 +59,25 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
             let start = column - in_panel;
             let width = panel(S::LANES).min(padded - start);
             let lanes = S::LANES.min(columns - column);
-            for k in 0..depth {
+            for k in (0..depth).step_by(step) {
                 let from = (self.top + k) * along_depth + (self.first + column) * along_columns;
-                assert!(from + (lanes - 1) * along_columns + 9 <= self.weight.len());
-                // SAFETY: the taps of the last of so many lanes end inside the weights, as was just checked.
-                let mut taps =
-                    unsafe { s.load_nines(self.weight.as_ptr().add(from), along_columns, lanes) };
-                if let Side::Reversed = self.side {
-                    taps.reverse();
+                let low = self.half(s, from, along_columns, lanes);
+                let mut high = [[s.zero(); 3]; TAPS];
+                if WORDS && k + 1 < depth {
+                    high = self.half(s, from + along_depth, along_columns, lanes);
                 }
-                let mut half = [[s.zero(); 3]; TAPS];
-                for x in 0..3 {
-                    let mapped = M::apply(s, [taps[x], taps[3 + x], taps[6 + x]]);
-                    for y in 0..TAPS {
-                        half[y][x] = mapped[y];
+                let to = start * rows_of_points + k / step * width + in_panel;
+                for (y, row) in low.into_iter().enumerate() {
+                    let mut mapped = M::apply(s, row);
+                    if WORDS {
+                        let above = M::apply(s, high[y]);
+                        for x in 0..TAPS {
+                            mapped[x] = s.pack(mapped[x], above[x]);
+                        }
                     }
-                }
-                let to = start * depth + k * width + in_panel;
-                for (y, row) in half.into_iter().enumerate() {
-                    for (x, v) in M::apply(s, row).into_iter().enumerate() {
-                        // SAFETY: row `k` of a panel `width` wide that starts `start` columns in: inside a matrix of
-                        // `depth` × `padded`, which was checked to lie inside the points.
+                    for (x, v) in mapped.into_iter().enumerate() {
+                        // SAFETY: row `k / step` of a panel `width` wide that starts `start` columns in: inside a
+                        // matrix of `rows_of_points` × `padded`, which was checked to lie inside the points.
                         unsafe {
                             let matrix = self.points.as_mut_ptr().add((y * TAPS + x) * self.stride);
                             s.store_ptr(matrix.add(to), v);
@@ -87,6 +87,27 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
             }
             column += S::LANES;
         }
+    }
+}
+
+impl<M: Map<3, TAPS>, const WORDS: bool> WeightToPoints<'_, M, WORDS> {
+    /// The taps of so many lanes, the first one's at `from`, mapped along their columns.
+    #[inline(always)]
+    fn half<S: Simd>(&self, s: S, from: usize, apart: usize, lanes: usize) -> [[S::V; 3]; TAPS] {
+        assert!(from + (lanes - 1) * apart + 9 <= self.weight.len());
+        // SAFETY: the taps of the last of so many lanes end inside the weights, as was just checked.
+        let mut taps = unsafe { s.load_nines(self.weight.as_ptr().add(from), apart, lanes) };
+        if let Side::Reversed = self.side {
+            taps.reverse();
+        }
+        let mut half = [[s.zero(); 3]; TAPS];
+        for x in 0..3 {
+            let mapped = M::apply(s, [taps[x], taps[3 + x], taps[6 + x]]);
+            for y in 0..TAPS {
+                half[y][x] = mapped[y];
+            }
+        }
+        half
     }
 }
 
