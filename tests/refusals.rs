@@ -26,6 +26,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train --set scheme.ratoi=0.1", "did you mean `ratio`"),
         ("train --set scheme.ratio=7", "ratio"),
         ("train --set tf32=true", "tf32 = true is for GPUs"),
+        ("train --precision bf17", "did you mean `bf16`"),
         ("train --set exchange.topology=star", "allgather"),
         ("train --set exchange.downlink=exact", "exchange.topology = \"server\""),
         ("train --set exchange.topology=server --set exchange.downlink=lossy", "compressed"),

@@ -33,6 +33,9 @@ pub(super) struct Changes {
     /// Passes over the training set: train.epochs
     #[arg(long)]
     epochs: Option<u32>,
+    /// What the processor's products are computed in, f32 or bf16: precision
+    #[arg(long)]
+    precision: Option<String>,
     /// What every random stream derives from: seed
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -60,6 +63,7 @@ impl Changes {
             number("workers", self.workers.map(i64::from)),
             number("train.epochs", self.epochs.map(i64::from)),
             number("seed", self.seed.map(|seed| seed as i64)),
+            text("precision", self.precision),
             text("record.out", self.out),
             text("dataset.dir", self.dir),
         ];

@@ -5,6 +5,7 @@ use super::{average, local, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
+use gradwire_models::kernels::{Kernels, Precision, SelectError, active};
 use gradwire_models::{self as models, Input, InputKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,12 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub tf32: bool,
+    /// What the processor's products are computed in: `f32`; `bf16`, by its own instruction (AVX512-BF16), and refused
+    /// where it has none; `bf16-emulated`, the same arithmetic on any processor, slower than f32. Sums, weights,
+    /// gradients, statistics and the exchange stay in f32.
+    #[serde(default, skip_serializing_if = "is_f32")]
+    #[schemars(extend("default" = "f32"))]
+    pub precision: Precision,
     /// What is trained on.
     pub dataset: datasets::Config,
     /// Which samples of it are used, and how many.
@@ -311,6 +318,10 @@ impl Default for Checkpoint {
     }
 }
 
+fn is_f32(precision: &Precision) -> bool {
+    *precision == Precision::F32
+}
+
 fn is_all(samples: &datasets::Selection) -> bool {
     *samples == datasets::Selection::default()
 }
@@ -400,13 +411,22 @@ impl Recipe {
         }
     }
 
+    /// The kernels of the calling thread, in the recipe's precision.
+    ///
+    /// # Errors
+    /// When the environment asks for kernels that there are not, or there are none in this precision.
+    pub fn kernels(&self) -> Result<Kernels, SelectError> {
+        active()?.in_precision(self.precision)
+    }
+
     /// Compute threads of each worker on a machine with `cores` cores.
     pub fn threads_per_worker(&self, cores: usize) -> usize {
         if self.threads > 0 { self.threads } else { (cores / self.workers).max(1) }
     }
 
     /// The recipe as the TOML that is written into records: every value that is in force, also what a
-    /// scheme does by habit; `tf32` and `policy.force` are left out where they are false.
+    /// scheme does by habit; `tf32` and `policy.force` are left out where they are false, and
+    /// `precision` where it is f32.
     ///
     /// # Errors
     /// When a number does not fit TOML, such as a seed above 2⁶³.

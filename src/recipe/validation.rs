@@ -6,6 +6,7 @@ use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews, holds};
 use super::words::in_a_recipe;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
+use gradwire_models::kernels::Precision;
 use gradwire_models::{self as models, InputKind};
 
 impl Recipe {
@@ -112,6 +113,14 @@ impl Recipe {
         refuse(self.tf32 && self.device == Device::Cpu, || {
             "tf32 = true is for GPUs, and device = \"cpu\": write tf32 = false, or device = \"cuda:0\"".into()
         })?;
+        refuse(self.precision != Precision::F32 && self.device != Device::Cpu, || {
+            format!(
+                "precision = \"{}\" is for the processor, and device = \"{}\": write precision = \"f32\", or \
+                 device = \"cpu\"",
+                self.precision, self.device
+            )
+        })?;
+        self.kernels()?;
         self.samples.validate()?;
         self.dataset.validate(&self.samples)?;
         self.augment.validate().map_err(anyhow::Error::msg)?;

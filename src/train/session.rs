@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use gradwire_datasets::{Data, Reading};
 use gradwire_exchange as exchange;
 use gradwire_models::config;
-use gradwire_models::kernels::{self, Kernels};
+use gradwire_models::kernels::Kernels;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Session {
         );
         let steps = Steps::new(&recipe, samples, Progress::START)?;
         let (disk, requests, faults) = (Disk::default(), Arc::default(), Arc::default());
-        let kernels = kernels::active()?;
+        let kernels = recipe.kernels()?;
         Ok(Self {
             recipe,
             data,

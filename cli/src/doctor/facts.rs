@@ -5,7 +5,7 @@ use gradwire::machine::{self, Machine};
 use gradwire::record::Provenance;
 use gradwire_models::gpu;
 use gradwire_models::kernels::simd::Isa;
-use gradwire_models::kernels::{VARIABLE, active};
+use gradwire_models::kernels::{Precision, VARIABLE, active};
 use serde::Serialize;
 use std::env;
 use std::ffi::OsStr;
@@ -50,6 +50,13 @@ pub(crate) fn here() -> Result<Vec<Fact>> {
         ("processor", format!("{cpu}; this process may use {cores} cores ({processors})")),
         ("instruction sets", sets.join(", ")),
         ("kernels", format!("{} ({asked})", active()?)),
+        (
+            "bf16",
+            match active()?.in_precision(Precision::Bf16) {
+                Ok(kernels) => format!("{kernels} (precision = \"bf16\")"),
+                Err(error) => format!("refused: {error}"),
+            },
+        ),
         ("memory", memory),
         ("MPI", mpi(&launchers(env::var_os("PATH").as_deref()))),
         (

@@ -14,7 +14,7 @@ use gradwire::train::session::Session;
 use gradwire::train::workers::{Workers, run_workers};
 use gradwire_datasets::{Augment, Batch, Data, Dataset, Features, Shape};
 use gradwire_models::InputKind;
-use gradwire_models::kernels::{peak, profile};
+use gradwire_models::kernels::{Precision, peak, profile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub struct TrainingSpeed {
     pub device: Device,
     /// Whether GPUs rounded the factors of matrix products to TF32.
     pub tf32: bool,
+    /// What products were computed in.
+    pub precision: Precision,
     /// Parameters of a replica.
     pub parameters: u64,
     /// Steps that were counted.
@@ -127,6 +129,7 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
         batch: recipe.local_batch(),
         device: recipe.device,
         tf32: recipe.tf32,
+        precision: recipe.precision,
         parameters,
         steps: taken.len(),
         step_ms,
