@@ -3,9 +3,11 @@
 
 usage: benches/pytorch/time_to_accuracy.py --data DIR [--target 93] [--seeds 1,2,3,4,5] [--threads 2] [--epochs 12]
                                            [--sides native,pytorch] [--python PYTHON] [--binary PROGRAM]
+                                           [--precision f32|bf16] [--settings eager,compile,bf16,compile+bf16]
 
-PyTorch trains in one process with so many threads, in whichever of its two memory layouts took fewer seconds for a
-few steps at the beginning; the native trainer with the recipe's two workers. Both: the net, batch 1,024, rates,
+PyTorch trains in one process with so many threads, in whichever of its two memory layouts and of its settings (eager,
+torch.compile, bf16 autocast, both) took fewer seconds for a few steps at the beginning; --precision is the native
+side's. The native trainer with the recipe's two workers. Both: the net, batch 1,024, rates,
 decay, Lookahead, flips, translations, label smoothing and test views of the recipe, evaluated after the same
 epochs; seconds are of steps and evaluations until the first evaluation that found the target, without reading the
 data. They draw other initial weights, orders and translations. Prints a line for each run and a table at the end.
@@ -97,33 +99,45 @@ def pytorch_side(a):
                   {"params": others, "weight_decay": DECAY, "factor": 1.0}]
         return model, torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM, nesterov=True)
 
-    def step(model, optimizer, layout, seen, right, rate):
+    def autocast(setting):
+        return torch.autocast("cpu", torch.bfloat16, enabled="bf16" in setting)
+
+    def step(model, optimizer, layout, setting, seen, right, rate):
         for group in optimizer.param_groups:
             group["lr"] = RATE * rate * group["factor"]
         optimizer.zero_grad(set_to_none=True)
-        logits = model(seen.contiguous(memory_format=layout))
-        torch.nn.functional.cross_entropy(logits, right, label_smoothing=SMOOTHING).backward()
+        with autocast(setting):
+            logits = model(seen.contiguous(memory_format=layout))
+            loss = torch.nn.functional.cross_entropy(logits, right, label_smoothing=SMOOTHING)
+        loss.backward()
         optimizer.step()
 
-    def probed(layout):
+    def run_by(model, setting):
+        return torch.compile(model) if "compile" in setting else model
+
+    def probed(way):
+        layout, setting = way
         model, optimizer = prepared(layout, 0)
-        step(model, optimizer, layout, pixels[:BATCH], labels[:BATCH], 0.01)
+        model = run_by(model, setting)
+        step(model, optimizer, layout, setting, pixels[:BATCH], labels[:BATCH], 0.01)
         began = time.perf_counter()
         for _ in range(PROBE_STEPS):
-            step(model, optimizer, layout, pixels[:BATCH], labels[:BATCH], 0.01)
+            step(model, optimizer, layout, setting, pixels[:BATCH], labels[:BATCH], 0.01)
         return time.perf_counter() - began
 
-    layout = min([torch.channels_last, torch.contiguous_format], key=probed)
+    layouts = [torch.channels_last, torch.contiguous_format]
+    layout, setting = min(((l, s) for l in layouts for s in a.settings.split(",")), key=probed)
     draw, order = torch.Generator().manual_seed(1000 * a.seed), torch.Generator().manual_seed(a.seed)
     flipped = torch.rand(len(pixels), generator=draw) < 0.5
     steps = a.epochs * -(-len(pixels) // BATCH)
     began, evaluations, done = time.perf_counter(), [], 0
     model, optimizer = prepared(layout, a.seed)
     slow = Slow(model)
+    trained = run_by(model, setting)
     for epoch in range(a.epochs):
         model.train()
         for part, seen in epoch_of(pixels, flipped, epoch, draw, order):
-            step(model, optimizer, layout, seen, labels[part], rate_of(done, steps))
+            step(trained, optimizer, layout, setting, seen, labels[part], rate_of(done, steps))
             done += 1
             if done % SLOW_EVERY == 0:
                 slow.meet(model, SLOW_DECAY * (done / steps) ** SLOW_RAMP)
@@ -131,16 +145,17 @@ def pytorch_side(a):
                 slow.meet(model, 1.0)
         if (epoch + 1) % EVALUATE_EVERY == 0 or epoch + 1 == a.epochs:
             model.eval()
-            with torch.no_grad():
+            with torch.no_grad(), autocast(setting):
                 found = [views_of(model, part.contiguous(memory_format=layout)).argmax(1) for part in tests.split(500)]
             accuracy = (torch.cat(found) == answers).double().mean().item()
             evaluations.append([time.perf_counter() - began, accuracy])
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"evaluations": evaluations, "memory": memory, "layout": str(layout).removeprefix("torch.")}))
+    print(json.dumps({"evaluations": evaluations, "memory": memory, "layout": f"{layout}, {setting}".removeprefix("torch.")}))
 
 
 def of_pytorch(a, seed):
-    command = [a.python, __file__, "--data", a.data, "--seed", seed, "--threads", a.threads, "--epochs", a.epochs]
+    command = [a.python, __file__, "--data", a.data, "--seed", seed, "--threads", a.threads, "--epochs", a.epochs,
+               "--settings", a.settings]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"PyTorch, seed {seed}, failed:\n{done.stderr}")
@@ -150,7 +165,7 @@ def of_pytorch(a, seed):
 def of_native(a, seed):
     with tempfile.TemporaryDirectory() as folder:
         command = [a.binary, "train", "cifar10-93", "--seed", seed, "--epochs", a.epochs, "--dir", a.data,
-                   "--out", folder]
+                   "--out", folder, "--precision", a.precision]
         # GNU time tells the peak of one child among several.
         timed = ["/usr/bin/time", "-f", "%M", *map(str, command)]
         done = subprocess.run(timed, capture_output=True, text=True)
@@ -183,6 +198,8 @@ def main():
     p.add_argument("--sides", default="native,pytorch")
     p.add_argument("--python", default=sys.executable)
     p.add_argument("--binary", default="target/release/gradwire")
+    p.add_argument("--precision", default="f32", help="of the native trainer: f32 or bf16")
+    p.add_argument("--settings", default="eager,compile,bf16,compile+bf16", help="PyTorch's, of which the fastest counts")
     p.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.seed is not None:
