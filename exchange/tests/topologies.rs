@@ -136,9 +136,11 @@ fn a_rule_for_every_parameter_is_its_scheme() {
     }
 }
 
-/// What each rank has after the steps of a trial, with a state saved and taken up after the second: the bits of the
-/// means, the residual, the state of each bucket, and the bytes of each step, of the first rule and of all others.
-fn ruled(trial: &Trial) -> Vec<(Vec<Vec<u32>>, Vec<f32>, State, Vec<[u64; 2]>)> {
+/// The bits of a rank's means, its residual, its state, and the bytes of each step: of the first rule, and of all others.
+type Ruled = (Vec<Vec<u32>>, Vec<f32>, State, Vec<[u64; 2]>);
+
+/// What each rank has after the steps of a trial, with a state saved and taken up after the second.
+fn ruled(trial: &Trial) -> Vec<Ruled> {
     let run = |steps: std::ops::RangeInclusive<u64>, states: Option<&[State]>| {
         trial.over(3, |rank, mut exchange| {
             if let Some(states) = states {

@@ -113,7 +113,7 @@ impl Policy {
         let patterns = self.rules.iter().map(|rule| {
             let pattern = Pattern::new(&rule.pattern);
             pattern.map_err(|error| {
-                rule.refuse(format!("is no pattern: {}, at letter {}", error.msg, error.pos))
+                rule.refuse(&format!("is no pattern: {}, at letter {}", error.msg, error.pos))
             })
         });
         let patterns = patterns.collect::<Result<Vec<Pattern>>>()?;
@@ -124,7 +124,7 @@ impl Policy {
                 continue;
             }
             let named = (0..names.len()).find(|place| patterns[number].matches(names[*place]));
-            return Err(rule.refuse(match named.and_then(|place| rules[place]) {
+            return Err(rule.refuse(&match named.and_then(|place| rules[place]) {
                 Some(taker) => format!(
                     "has no parameter left: the rule `{}` before it takes what it matches; write it first, or leave it out",
                     self.rules[taker].pattern
@@ -164,7 +164,7 @@ impl Policy {
         };
         check(scheme)?;
         for rule in &self.rules {
-            check(&rule.scheme).map_err(|error| rule.refuse(format!("does not go: {error}")))?;
+            check(&rule.scheme).map_err(|error| rule.refuse(&format!("does not go: {error}")))?;
         }
         if let Some(bucketing) = &self.bucketing {
             bucketing.validate()?;
@@ -229,7 +229,7 @@ impl Policy {
 }
 
 impl Rule {
-    fn refuse(&self, problem: String) -> Error {
+    fn refuse(&self, problem: &str) -> Error {
         Error::Invalid { problem: format!("the policy's rule `{}` {problem}", self.pattern) }
     }
 }
