@@ -100,6 +100,12 @@ fn processes_train_the_run_of_one_and_go_on_with_it() {
         &["scheme=sidco"][..],
         &["scheme=dense", "exchange.topology=server"],
         &["scheme=topk", "exchange.topology={ kind = 'two-level', group = 2 }"],
+        &[
+            "scheme=topk",
+            "exchange.topology=sharded",
+            "exchange.downlink=compressed",
+            "policy.bucketing=parameter",
+        ],
     ] {
         let out = tempfile::tempdir().unwrap();
         let whole = recipe(out.path(), settings);

@@ -76,7 +76,18 @@ fn processes_train_the_run_of_threads() {
         &["scheme=sidco", "exchange.topology={ kind = 'two-level', group = 2 }"],
         &["scheme=dense", "exchange.topology={ kind = 'two-level', group = 2 }"],
         &["scheme=powersgd", "exchange.topology={ kind = 'two-level', group = 2 }"],
-        &["scheme=topk", "scheme.chunk=256", "scheme.values=2bit", "policy.feedback={ decay = 0.9 }"],
+        &[
+            "scheme=qsgd",
+            "exchange.topology=sharded",
+            "exchange.downlink=compressed",
+            "policy.bucketing=parameter",
+        ],
+        &[
+            "scheme=topk",
+            "scheme.chunk=256",
+            "scheme.values=2bit",
+            "policy.feedback={ decay = 0.9 }",
+        ],
         &["scheme=topk", "policy.feedback={ efsgdm = 0.5 }", "optimizer.momentum=0"],
         &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
     ] {

@@ -51,6 +51,7 @@ fn a_step(step: u64) -> Step {
         wire_bytes_total: 2469 * step,
         uplink_bytes: Some(2469),
         downlink_bytes: Some(4000),
+        local_bytes: None,
         dense_bytes: 4 * 270_000,
         bits_per_parameter: 0.64,
         compression_ratio: 0.02,

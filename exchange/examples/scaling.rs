@@ -137,7 +137,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for elements in sizes {
         for scheme in &schemes {
             for topology in Topology::ALL {
-                for ranks in [2, 4, 8, 16, 32, 64].into_iter().filter(|ranks| *ranks <= most) {
+                // Groups are of four.
+                let least = if topology.name() == "two-level" { 4 } else { 2 };
+                for ranks in
+                    [2, 4, 8, 16, 32, 64].into_iter().filter(|n| (least..=most).contains(n))
+                {
                     println!("{}", row(scheme, *topology, elements, ranks)?);
                 }
             }

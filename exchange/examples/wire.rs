@@ -77,7 +77,7 @@ fn model(plan: &Plan) -> Result<()> {
         let first = times.iter().map(|(begin, _)| *begin).fold(f64::INFINITY, f64::min);
         let last = times.iter().map(|(_, end)| *end).fold(0.0, f64::max);
         let work = |([up, down], (begin, _)): (&[u64; 2], &(f64, f64))| {
-            let sent = Sent { up: *up, down: *down, aggregate: 0.0 };
+            let sent = Sent { up: *up, down: *down, ..Sent::default() };
             let group = GroupWork { ready: 1.0, sent, ..GroupWork::default() };
             StepWork { before: begin - first, groups: vec![group], ..StepWork::default() }
         };
@@ -210,6 +210,7 @@ fn hops(plan: &Plan, place: usize, round: &[[u64; 2]]) -> Result<Vec<[Part; 2]>>
     };
     let [up, down] = [0, 1].map(|way| move |rank: usize| round[rank][way]);
     Ok(match plan.pattern()? {
+        Pattern::TwoLevel { .. } => return Err("a plan has one level".into()),
         Pattern::RingAllgather => ring(ranks - 1, &up),
         Pattern::RingAllreduce => {
             let whole = (0..ranks).map(up).max().unwrap_or(0);

@@ -126,9 +126,10 @@ impl Bucket {
         feedback.commit();
     }
 
-    /// Puts the entries of every compressor and reducer into `state`, under `bucket.N/`.
-    pub(crate) fn save_all(buckets: &[Bucket], state: &mut State) {
-        for (number, bucket) in buckets.iter().enumerate() {
+    /// Puts the entries of every compressor and reducer of those that are `owned` into `state`, under
+    /// `bucket.N/`.
+    pub(crate) fn save_all(buckets: &[Bucket], owned: &[bool], state: &mut State) {
+        for (number, bucket) in buckets.iter().enumerate().filter(|(number, _)| owned[*number]) {
             let mut inner = State::default();
             match &bucket.engine {
                 Engine::Plain => continue,
@@ -140,8 +141,9 @@ impl Bucket {
     }
 
     /// Takes up what [`save_all`](Self::save_all) put there.
-    pub(crate) fn restore_all(buckets: &mut [Bucket], state: &State) -> Result<()> {
-        for (number, bucket) in buckets.iter_mut().enumerate() {
+    pub(crate) fn restore_all(buckets: &mut [Bucket], owned: &[bool], state: &State) -> Result<()> {
+        for (number, bucket) in buckets.iter_mut().enumerate().filter(|(number, _)| owned[*number])
+        {
             let inner = || state.scope(&format!("bucket.{number}"));
             match &mut bucket.engine {
                 Engine::Plain => {}

@@ -12,11 +12,12 @@ use crate::bucket::{Bucket, Item};
 use crate::collective::Collective;
 use crate::compress::{Feedback, Run};
 use crate::cpu::Stopwatch;
-use crate::group::{Buffers, GroupExchange, Member, Received, StepContext, first_refusal};
+use crate::group::{Buffers, GroupExchange, Member, Received, StepContext};
 use crate::layout::{BucketRange, Layout};
+use crate::levels::Levels;
 use crate::measure::Distortion;
 use crate::refusal;
-use crate::topology::{Levels, Route, Setup, Topology, Wiring};
+use crate::topology::{Route, Setup, Topology, Wiring};
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Frame, Kind, Reader, floats, frame};
 use crate::zeros::{Gradient, Zeros};
@@ -118,7 +119,7 @@ impl Exchange {
         if ranks == 0 || ranks > usize::from(u16::MAX) {
             return Err(Error::world_size(ranks));
         }
-        let mut collective = Levels::new(collective, wiring.topology)?;
+        let mut collective = Levels::new(collective, wiring.topology.group())?;
         let (rank, world_size) = (collective.rank(), collective.world_size());
         let bucketing = policy.bucketing.clone().unwrap_or_default();
         let names: Vec<&str> = layout.parameters().iter().map(|p| p.name.as_str()).collect();
@@ -156,8 +157,8 @@ impl Exchange {
         let buckets = setup.buckets(rank);
         let route = Route::new(&setup, &mut collective)?;
         let feeds_back = policy.schemes(scheme).any(Scheme::feedback);
-        let feedback = feeds_back
-            .then(|| Feedback::of(policy.feedback, policy.momentum(), layout.len()));
+        let feedback =
+            feeds_back.then(|| Feedback::of(policy.feedback, policy.momentum(), layout.len()));
         let groups = vec![(0..buckets.len()).collect()];
         let (zeros, buffers) = (Zeros::default(), no_buffers(1));
         let member = Member { layout, buckets, feedback, collective, zeros, buffers };
@@ -245,23 +246,6 @@ impl Exchange {
         }
         exchanged?;
         self.finish(values)
-    }
-
-    /// As [`allreduce`](Self::allreduce), of these groups alone: the rest of the gradient, the residual
-    /// of other groups and what their compressors have learnt stay what they are. All ranks name the same
-    /// groups.
-    ///
-    /// # Errors
-    /// As [`exchange_group`](Self::exchange_group).
-    pub fn allreduce_groups(
-        &mut self,
-        step: u64,
-        groups: &[usize],
-        gradient: &mut [f32],
-    ) -> Result<Traffic> {
-        self.begin(step);
-        groups.iter().try_for_each(|group| self.exchange_group(*group, gradient))?;
-        self.finish_groups(gradient)
     }
 
     /// Bytes of the whole gradient as plain f32, headers included.
@@ -495,7 +479,7 @@ impl Exchange {
         if let Some(feedback) = &self.member.feedback {
             feedback.save(&self.member.layout, &mut state);
         }
-        Bucket::save_all(&self.member.buckets, &mut state);
+        Bucket::save_all(&self.member.buckets, &vec![true; self.ranges.len()], &mut state);
         self.route.save(&mut state);
         state
     }
@@ -517,7 +501,7 @@ impl Exchange {
     fn take_up(&mut self, state: &State) -> Result<()> {
         let member = &mut self.member;
         Feedback::restore(member.feedback.as_mut(), &member.layout, state)?;
-        Bucket::restore_all(&mut member.buckets, state)?;
+        Bucket::restore_all(&mut member.buckets, &vec![true; self.ranges.len()], state)?;
         self.route.restore(state)
     }
 
@@ -559,7 +543,7 @@ impl Exchange {
         let header = context.header(Kind::Abort, 0).from_rank(all.rank());
         refusal::write(header, &own, &mut mine);
         match all.allgather(mine) {
-            Ok(messages) => first_refusal(&messages, 1).unwrap_or(own),
+            Ok(messages) => refusal::first(&messages, 1).unwrap_or(own),
             Err(_) => own,
         }
     }

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use crate::bucket::{Bucket, Item};
 use crate::collective::{Collective, Payload};
-use crate::topology::Levels;
 use crate::compress::{Compressor, Feedback, plain::Plain};
 use crate::cpu::Stopwatch;
 use crate::error::Awaited;
+use crate::levels::Levels;
+use crate::refusal;
 use crate::traffic::Leg;
 use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Reader, floats};
@@ -213,7 +214,7 @@ impl StepContext {
     }
 
     fn split<'a>(self, items: &[Item], messages: &'a [Payload]) -> Result<Vec<Unchecked<'a>>> {
-        if let Some(refusal) = first_refusal(messages, self.group) {
+        if let Some(refusal) = refusal::first(messages, self.group) {
             return Err(refusal);
         }
         let mut frames = Vec::with_capacity(messages.len() * items.len());
@@ -247,9 +248,7 @@ impl StepContext {
     pub(crate) fn check(self, from: usize, message: &[u8]) -> Result<()> {
         let mut reader = Reader::new(message);
         while !reader.rest().is_empty() {
-            Frame::read(&mut reader)
-                .map_err(Error::from)
-                .map_err(self.blame(from))?;
+            Frame::read(&mut reader).map_err(Error::from).map_err(self.blame(from))?;
         }
         Ok(())
     }
@@ -272,9 +271,13 @@ impl StepContext {
         let mut compressor = bucket.codec_mut().filter(|_| !item.plain);
         let blocks = compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
         let finite = match (blocks, &mut touched) {
-            (Some(blocks), Some(touched)) => {
-                touched.mean(self, frames, blocks, mean)
-            }
+            (Some(blocks), Some(touched)) => touched.mean(
+                (self.rank, self.world_size),
+                |from, error| self.blame(from)(error),
+                frames,
+                blocks,
+                mean,
+            ),
             (_, touched) => {
                 touched.iter_mut().for_each(|touched| touched.known = false);
                 self.mean_of(frames, compressor.as_deref(), mean.len(), 0..mean.len(), mean)
@@ -375,15 +378,6 @@ impl StepContext {
         };
         frames.enumerate().map(plain).collect::<Result<_>>().map(Some)
     }
-}
-
-/// The error of the lowest rank that refused instead of sending what was awaited; each message is of so
-/// many ranks.
-pub(crate) fn first_refusal(messages: &[Payload], group: usize) -> Option<Error> {
-    messages.iter().enumerate().find_map(|(from, message)| {
-        let (rank, error) = Frame::refusal_of(message)?;
-        (rank == from * group).then_some(error)
-    })
 }
 
 /// The buffers of one group of buckets on one rank, by what their messages hold.

@@ -9,6 +9,8 @@
 //!
 //! That of [`Kind::Abort`] is the sender's words.
 
+use std::ops::Deref;
+
 use crate::wire::{Fault, Frame, Header, Kind, Reader};
 use crate::{Error, Result};
 
@@ -69,6 +71,15 @@ impl<'a> Frame<'a> {
             _ => Ok(()),
         }
     }
+}
+
+/// The error of the lowest rank that refused instead of sending what was awaited; each message is of so
+/// many ranks.
+pub(crate) fn first<M: Deref<Target = [u8]>>(messages: &[M], group: usize) -> Option<Error> {
+    messages.iter().enumerate().find_map(|(from, message)| {
+        let (rank, error) = Frame::refusal_of(message)?;
+        (rank == from * group).then_some(error)
+    })
 }
 
 /// Appends the frame by which a rank tells the others its own error, instead of what they await:

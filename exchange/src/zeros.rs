@@ -5,7 +5,6 @@
 use std::ops::Range;
 
 use crate::compress::SparseBlocks;
-use crate::group::StepContext;
 use crate::support::{BLOCK, Support};
 use crate::wire::{Frame, floats};
 use crate::{Error, Result};
@@ -141,7 +140,8 @@ impl Touched {
     /// what is zero on all ranks is neither read nor written. Tells whether all of it is finite.
     pub(crate) fn mean<'a>(
         &mut self,
-        context: StepContext,
+        (rank, world_size): (usize, usize),
+        blame: impl Fn(usize, Error) -> Error,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         decoder: &dyn SparseBlocks,
         mean: &mut [f32],
@@ -149,10 +149,13 @@ impl Touched {
         self.known = true;
         let length = mean.len();
         let block = |number: usize| number * BLOCK..length.min((number + 1) * BLOCK);
-        let blame = |rank| context.blame(rank);
-        if let Some(own) = frames.clone().nth(context.rank) {
+        let blame = |rank| {
+            let blame = &blame;
+            move |error| blame(rank, error)
+        };
+        if let Some(own) = frames.clone().nth(rank) {
             let clear = &mut |number| mean[block(number)].fill(0.0);
-            decoder.each_block(own.payload, clear).map_err(blame(context.rank))?;
+            decoder.each_block(own.payload, clear).map_err(blame(rank))?;
         }
         debug_assert!(
             mean.iter().all(|value| value.to_bits() == 0),
@@ -166,7 +169,7 @@ impl Touched {
                 marked.and_then(|()| decoder.decode_add(frame.payload, 0..length, 1.0, mean));
             added.map_err(blame(rank))
         });
-        let scale = 1.0 / context.world_size as f32;
+        let scale = 1.0 / world_size as f32;
         let scaled =
             |finite, number| finite & floats::scale_checked(&mut mean[block(number)], scale);
         let finite = self.blocks().fold(true, scaled);

@@ -25,8 +25,7 @@ struct Recorded {
 
 #[test]
 fn both_forms_are_what_their_papers_write() {
-    let recorded: Recorded =
-        serde_json::from_str(include_str!("vectors/feedback.json")).unwrap();
+    let recorded: Recorded = serde_json::from_str(include_str!("vectors/feedback.json")).unwrap();
     let config = topk::Config { ratio: 0.25.into(), chunk: 8, ..Default::default() };
     let scheme = SchemeConfig::Topk(config);
     for (rule, expected) in [
@@ -40,7 +39,10 @@ fn both_forms_are_what_their_papers_write() {
                 Exchange::new(&scheme, policy.clone(), layout, 0, Box::new(end)).unwrap();
             let near = |found: &[f32], expected: &[f64]| {
                 for (found, expected) in found.iter().zip(expected) {
-                    assert!((f64::from(*found) - expected).abs() < 1e-5, "{rule:?}: {found} {expected}");
+                    assert!(
+                        (f64::from(*found) - expected).abs() < 1e-5,
+                        "{rule:?}: {found} {expected}"
+                    );
                 }
             };
             for (step, (gradients, mean)) in

@@ -36,14 +36,15 @@ fn a_group_is_one_rank_with_its_mean() {
         let (ranks, group) = [(4, 2), (6, 3), (6, 2), (2, 2)][number % 4];
         let groups = if number % 3 == 0 { &two[..] } else { &[] };
         let trial = two_level(&scheme, group).groups(groups);
-        let found = trial.everywhere(ranks, |rank, mut exchange| {
-            trial.steps(rank, &mut exchange, 1..=4)
-        });
+        let found =
+            trial.everywhere(ranks, |rank, mut exchange| trial.steps(rank, &mut exchange, 1..=4));
         for ran in found.iter().flatten() {
             assert_eq!(ran.means, found[0][0].means, "{trial:?} × {ranks}");
         }
         for ranks in &found {
-            for (ran, first) in ranks.iter().zip((0..ranks.len()).map(|rank| &ranks[rank / group * group])) {
+            for (ran, first) in
+                ranks.iter().zip((0..ranks.len()).map(|rank| &ranks[rank / group * group]))
+            {
                 assert!(ran.state == first.state, "{trial:?}");
             }
         }
@@ -141,7 +142,8 @@ fn a_refusal_is_everybodys() {
                 }
                 let given = bits(&gradient);
                 let refused = exchange.allreduce(2, &mut gradient).unwrap_err();
-                let is_culprits = matches!(refused, Error::NonFinite { rank, .. } if rank == culprit);
+                let is_culprits =
+                    matches!(refused, Error::NonFinite { rank, .. } if rank == culprit);
                 assert!(is_culprits, "{trial:?}: {refused}");
                 assert!(exchange.save() == before && bits(&gradient) == given, "{trial:?}");
                 // Of two ranks of a group the sum overflows.

@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{COMPRESSED, Echo, PATIENT, Ran, Random, Trial, bits, half, parameters, wirings};
+use common::{
+    COMPRESSED, Echo, OWNED, PATIENT, Ran, Random, Trial, bits, half, parameters, wirings,
+};
 use gradwire_exchange::schemes::{signsgd, topk};
 use gradwire_exchange::{
     Bucketing, Collective, Error, Exchange, Gradient, Rule, Scheme, SchemeConfig, State, Support,
@@ -69,46 +71,25 @@ fn the_groups_and_their_order_change_nothing() {
     }
 }
 
-/// What is left out of an exchange stays as it is: two exchanges of a half each come to the means and the states
-/// of one.
-#[test]
-fn groups_exchanged_alone_are_those_of_a_whole_step() {
-    for scheme in SchemeConfig::specimens() {
-        let trial = Trial::new(&scheme, Topology::Allgather).groups(&[vec![1, 4], vec![0, 2, 3]]);
-        let whole = trial.over(3, |rank, mut exchange| {
-            let mut last = Vec::new();
-            for step in 1..=4 {
-                last = Trial::gradient(rank, step);
-                exchange.allreduce(step, &mut last[..]).unwrap();
-            }
-            (bits(&last), exchange.save())
-        });
-        let halves = trial.over(3, |rank, mut exchange| {
-            let (mut last, bytes) = (Vec::new(), exchange.dense_bytes());
-            for step in 1..=4 {
-                last = Trial::gradient(rank, step);
-                let one = exchange.allreduce_groups(step, &[1], &mut last).unwrap();
-                let other = exchange.allreduce_groups(step, &[0], &mut last).unwrap();
-                assert_eq!(one.dense_bytes + other.dense_bytes, bytes);
-            }
-            (bits(&last), exchange.save())
-        });
-        assert!(halves == whole, "{scheme:?}");
-    }
-}
-
 #[test]
 fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
-    for scheme in SchemeConfig::codecs() {
-        let trial = Trial::new(&scheme, COMPRESSED);
+    for (scheme, wiring) in
+        SchemeConfig::codecs().into_iter().flat_map(|s| [COMPRESSED, OWNED].map(|w| (s.clone(), w)))
+    {
+        let trial = Trial::new(&scheme, wiring);
         if !trial.is_valid() {
             continue;
         }
         let once = trial.run(3);
         assert!(once.iter().all(|ran| ran.means == once[0].means), "{scheme:?}");
         let feedback = scheme.feedback();
-        assert_eq!(once[0].state.contains("server/residual"), feedback, "{scheme:?}");
-        assert!(once[1..].iter().all(|ran| ran.state.scope("server").is_empty()));
+        if wiring == COMPRESSED {
+            assert_eq!(once[0].state.contains("server/residual"), feedback, "{scheme:?}");
+            assert!(once[1..].iter().all(|ran| ran.state.scope("server").is_empty()));
+        } else {
+            let keeps = |ran: &Ran| ran.state.contains("shards/residual");
+            assert!(once.iter().all(|ran| keeps(ran) == feedback), "{scheme:?}");
+        }
         let grouped = trial.clone().groups(&[vec![1, 0], vec![2, 3, 4]]);
         let again: Vec<Vec<Ran>> =
             grouped.everywhere(3, |rank, mut exchange| grouped.steps(rank, &mut exchange, 1..=4));
@@ -285,7 +266,8 @@ fn a_known_support_changes_no_bit() {
                 assert_eq!((&found.0, &found.1), (&expected.0, &expected.1), "{trial:?}");
             }
             let known = knowing().any(|scheme| scheme == trial.scheme)
-                && trial.wiring.topology != Topology::Server;
+                && trial.wiring.topology != Topology::Server
+                && trial.wiring.downlink.is_none();
             assert!(!(known && found[0].2), "{trial:?}");
         }
     }
@@ -350,7 +332,14 @@ fn a_support_covers_what_a_failed_step_leaves_behind() {
 #[test]
 fn nothing_is_lost_when_both_ways_are_compressed() {
     let scheme = SchemeConfig::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
-    let ranks = Trial::new(&scheme, COMPRESSED).over(3, |rank, mut exchange| {
+    for wiring in [COMPRESSED, OWNED] {
+        both_ways(&Trial::new(&scheme, wiring));
+    }
+}
+
+fn both_ways(trial: &Trial) {
+    let server = trial.wiring == COMPRESSED;
+    let ranks = trial.over(3, |rank, mut exchange| {
         let (mut given, mut taken) = (vec![0f64; LENGTH], vec![0f64; LENGTH]);
         let mut downlink = 0;
         for step in 1..=12 {
@@ -364,14 +353,22 @@ fn nothing_is_lost_when_both_ways_are_compressed() {
         assert!(downlink < 8 * LENGTH as u64 / 15, "{downlink}");
         let residual = exchange.residual().unwrap();
         given.iter_mut().zip(residual).for_each(|(sum, value)| *sum -= f64::from(*value));
-        let servers = exchange.save().scope("server");
-        let servers = (rank == 0).then(|| {
-            let by_name = servers.f32s("residual", LENGTH).unwrap();
+        let kept = exchange.save().scope(if server { "server" } else { "shards" });
+        let servers = (rank == 0 || !server).then(|| {
+            let by_name = kept.f32s("residual", LENGTH).unwrap();
             exchange.layout().from_name_order(by_name)
         });
         (given, taken, servers)
     });
-    let servers = ranks[0].2.as_ref().unwrap();
+    let mut servers = vec![0f32; LENGTH];
+    for of_rank in ranks.iter().filter_map(|rank| rank.2.as_ref()) {
+        // What one owns is nobody else's.
+        let both = servers.iter_mut().zip(of_rank);
+        both.for_each(|(sum, left)| {
+            assert!(*sum == 0.0 || *left == 0.0);
+            *sum += left;
+        });
+    }
     assert!(servers.iter().any(|value| *value != 0.0));
     for i in 0..LENGTH {
         let decoded = ranks.iter().map(|(decoded, ..)| decoded[i]).sum::<f64>() / 3.0;

@@ -5,7 +5,8 @@
 //! divided by N′ from now on, where it was divided by N: so the mean of the residuals over ranks, which
 //! is what they will do to the weights, is what it was, to one rounding per element (sums run in f64).
 //! What was in a gradient counts as much as it would have without the change, when it was computed and
-//! when it arrives. A server's own residual is of the mean, and stays what it is.
+//! when it arrives. A server's own residual is of the mean, and stays what it is; those of owners of shards,
+//! each of its own buckets, are put together again, for all ranks.
 //!
 //! What a compressor has learnt from the messages of all ranks (levels, clusters, norms, unions)
 //! is the same on all of them and carries over. What a rank has learnt from its own gradient
@@ -29,6 +30,10 @@ use std::collections::BTreeSet;
 /// What is a sum over steps of gradients, whose mean over ranks stays, and so scaled and added where
 /// ranks meet.
 const ADDED: [&str; 3] = ["exchange/residual", "exchange/velocity", "exchange/average"];
+
+/// What the owners of shards keep, each of its own buckets: all ranks are given all of it, the residuals
+/// added up, which are zero in others' buckets, and take up what they own then.
+const OWNED: &str = "exchange/shards/";
 
 /// Batch norm's running statistics, and averages of them over steps.
 const SETTLED: [&str; 2] = ["buffers/", "average/"];
@@ -54,7 +59,13 @@ impl Checkpoint {
             let put = |new: &mut [Tensors], rank: usize, tensor: Tensor| {
                 new[rank].0.insert(name.clone(), tensor);
             };
-            if everywhere.len() < old.len() {
+            if name.starts_with(OWNED) {
+                let all = match name.strip_prefix(OWNED) {
+                    Some("residual") => sum(name, &everywhere, 1.0)?,
+                    _ => everywhere[0].clone(),
+                };
+                (0..workers).for_each(|rank| put(&mut new, rank, all.clone()));
+            } else if everywhere.len() < old.len() {
                 for (rank, tensor) in held.into_iter().enumerate() {
                     match tensor {
                         Some(tensor) if rank < workers => put(&mut new, rank, tensor.clone()),
@@ -89,17 +100,22 @@ impl Checkpoint {
 
 /// Old rank i's vector, times new ranks over old, to new rank i mod `workers`, in order of rank.
 fn add(name: &str, old: &[&Tensor], workers: usize) -> Result<Vec<Tensor>> {
-    let vectors = f32s(name, old)?;
+    f32s(name, old)?;
     let scale = workers as f64 / old.len() as f64;
-    let sum = |rank: usize| {
-        let mine: Vec<&[f32]> = vectors.iter().skip(rank).step_by(workers).copied().collect();
-        let of_ranks = |i: usize| mine.iter().map(|vector| f64::from(vector[i])).sum::<f64>();
-        let values: Vec<f32> =
-            (0..vectors[0].len()).map(|i| (scale * of_ranks(i)) as f32).collect();
-        ensure!(values.iter().all(|v| v.is_finite()), "{name}: the ranks' sum is beyond f32");
-        Ok(Tensor { shape: old[0].shape.clone(), values: Entry::F32(values) })
+    let of = |rank: usize| {
+        let mine: Vec<&Tensor> = old.iter().skip(rank).step_by(workers).copied().collect();
+        if mine.is_empty() { sum(name, &old[..1], 0.0) } else { sum(name, &mine, scale) }
     };
-    (0..workers).map(sum).collect()
+    (0..workers).map(of).collect()
+}
+
+/// So many times the sum of vectors, in order of rank.
+fn sum(name: &str, old: &[&Tensor], scale: f64) -> Result<Tensor> {
+    let vectors = f32s(name, old)?;
+    let of_ranks = |i: usize| vectors.iter().map(|vector| f64::from(vector[i])).sum::<f64>();
+    let values: Vec<f32> = (0..vectors[0].len()).map(|i| (scale * of_ranks(i)) as f32).collect();
+    ensure!(values.iter().all(|v| v.is_finite()), "{name}: the ranks' sum is beyond f32");
+    Ok(Tensor { shape: old[0].shape.clone(), values: Entry::F32(values) })
 }
 
 /// What an evaluation would have made of batch norm's statistics.
@@ -351,6 +367,23 @@ mod tests {
         assert_eq!(after.ranks[0].0.get("exchange/server"), Some(&alone));
         assert!(after.ranks[1..].iter().all(|rank| !rank.0.contains_key("exchange/server")));
         assert!(words.contains("exchange/shard of ranks that are no more"), "{words}");
+    }
+
+    /// Whichever rank owns a bucket then finds what its owner kept, once.
+    #[test]
+    fn what_owners_of_shards_keep_is_given_to_all() {
+        let mut before: Vec<Tensors> = (0..2).map(rank).collect();
+        let kept = |values: &[f32]| Tensor::flat(Entry::F32(values.to_vec()));
+        let levels = "exchange/shards/bucket.1/levels".to_string();
+        before[0].0.insert("exchange/shards/residual".into(), kept(&[0.25, -3.0, 0.0]));
+        before[1].0.insert("exchange/shards/residual".into(), kept(&[0.0, 0.0, 7.5]));
+        before[1].0.insert(levels.clone(), kept(&[9.0]));
+        let mut after = checkpoint(before);
+        after.reshard(3, BatchNorm::Averaged).unwrap();
+        for rank in &after.ranks {
+            let residual = rank.f32s("exchange/shards/residual", &[3]).unwrap();
+            assert_eq!((residual, &rank.0[&levels]), (&[0.25, -3.0, 7.5][..], &kept(&[9.0])));
+        }
     }
 
     #[test]

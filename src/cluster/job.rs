@@ -126,10 +126,10 @@ impl Job {
              worker; leave `workers` out, or start {workers} processes (`mpirun -n {workers}`)"
         );
         ensure!(
-            recipe.exchange.topology != Topology::Sharded,
+            recipe.exchange.topology != Topology::Sharded || recipe.exchange.downlink.is_some(),
             "exchange.topology = \"sharded\" divides messages among workers that share memory, and \
              there are {processes} processes; write exchange.topology = \"allgather\", which comes to \
-             the same weights, or \"server\""
+             the same weights, or \"server\", or exchange.downlink = \"compressed\" beside it"
         );
         ensure!(
             recipe.faults.on_worker_loss == OnWorkerLoss::Stop,

@@ -103,7 +103,8 @@ pub struct Exchange {
     /// The shape that messages travel in: `allgather`, `server`, `sharded`, or
     /// `{ kind = "two-level", group = 4 }`.
     pub topology: exchange::Topology,
-    /// What a server sends back; only with `topology = "server"`, and there `exact` unless said.
+    /// What a server sends back, or the owner of a shard: with `topology = "server"` `exact` unless said, with
+    /// `topology = "sharded"` only `compressed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub downlink: Option<exchange::Downlink>,
     /// Seconds that a rank waits for another before the run is ended.

@@ -143,22 +143,6 @@ impl Recipe {
         let policy = self.policy();
         policy.validate(&self.scheme).map_err(in_a_recipe)?;
         self.exchange.wiring().validate(&self.scheme, &policy).map_err(in_a_recipe)?;
-        if let exchange::Topology::TwoLevel { group } = self.exchange.topology {
-            refuse(!self.workers.is_multiple_of(group.max(1)), || {
-                format!(
-                    "exchange.topology.group = {group} does not divide workers = {}; write a group \
-                     that does, or workers = {}",
-                    self.workers,
-                    self.workers.next_multiple_of(group.max(1))
-                )
-            })?;
-            refuse(self.faults.on_worker_loss == OnWorkerLoss::Shrink, || {
-                "faults.on_worker_loss = \"shrink\" goes on with one worker less, which \
-                 exchange.topology = { kind = \"two-level\" } cannot divide into groups; write \
-                 faults.on_worker_loss = \"restart\""
-                    .into()
-            })?;
-        }
         let whole = matches!(policy.bucketing, None | Some(exchange::Bucketing::Whole));
         refuse(self.exchange.overlap && whole, || {
             let scheme = self.scheme.about().name;
@@ -233,6 +217,22 @@ impl Recipe {
                 followed.err().unwrap_or_default()
             )
         })?;
+        if let exchange::Topology::TwoLevel { group } = self.exchange.topology {
+            refuse(!self.workers.is_multiple_of(group.max(1)), || {
+                format!(
+                    "exchange.topology.group = {group} does not divide workers = {}; write a group \
+                     that does, or workers = {}",
+                    self.workers,
+                    self.workers.next_multiple_of(group.max(1))
+                )
+            })?;
+            refuse(self.faults.on_worker_loss == OnWorkerLoss::Shrink, || {
+                "faults.on_worker_loss = \"shrink\" goes on with one worker less, which \
+                 exchange.topology = { kind = \"two-level\" } cannot divide into groups; write \
+                 faults.on_worker_loss = \"restart\""
+                    .into()
+            })?;
+        }
         let goes_on = self.faults.on_worker_loss != OnWorkerLoss::Stop;
         refuse(goes_on && self.checkpoint.keep_last == 0, || {
             "faults.on_worker_loss goes on from the last checkpoint, and checkpoint.keep_last = 0 keeps \

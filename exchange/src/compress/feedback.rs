@@ -220,6 +220,11 @@ impl Feedback {
         }
     }
 
+    /// Gives up what is left of the elements `range`.
+    pub(crate) fn forget(&mut self, range: Range<usize>) {
+        self.residual[range].fill(0.0);
+    }
+
     /// Puts `residual`, and with momentum correction `velocity`, into `state`, in name order.
     pub(crate) fn save(&self, layout: &Layout, state: &mut State) {
         state.insert("residual", Entry::F32(layout.to_name_order(&self.residual)));

@@ -20,34 +20,22 @@ impl Exchange {
     /// [`Error::Message`] when a message holds what decoding alone does not look at, and it is
     /// wrong.
     pub fn finish(&mut self, gradient: &[f32]) -> Result<Traffic> {
-        let received = self.underway.as_ref().map(|underway| &underway.received[..]);
-        if let Some(group) = received.unwrap_or_default().iter().position(Option::is_none) {
-            self.underway = None;
-            let problem = format!("the step ends before group {group} has been exchanged");
-            return Err(Error::groups(&problem));
-        }
-        self.finish_groups(gradient)
-    }
-
-    /// As [`finish`](Self::finish), with groups that have not been exchanged: they take no part in the
-    /// step.
-    pub(super) fn finish_groups(&mut self, gradient: &[f32]) -> Result<Traffic> {
         self.check_length(gradient)?;
+        let refuse = |problem: &str| Err(Error::groups(problem));
         let Some(Underway { step, mut traffic, received }) = self.underway.take() else {
-            return Err(Error::groups("no step has begun that could end"));
+            return refuse("no step has begun that could end");
         };
-        let mut idle = vec![false; self.member.buckets.len()];
-        for (group, _) in self.groups.iter().zip(&received).filter(|(_, it)| it.is_none()) {
-            group.iter().for_each(|bucket| idle[*bucket] = true);
+        if let Some(group) = received.iter().position(Option::is_none) {
+            return refuse(&format!("the step ends before group {group} has been exchanged"));
         }
+        let received: Vec<(Vec<Item>, Received)> = received.into_iter().flatten().collect();
         let (start, context) = (Stopwatch::start(), self.context(step));
-        self.learn_from_messages(context, &received, &idle, gradient)?;
+        self.learn_from_messages(context, &received, gradient)?;
+        self.route.end(step)?;
         // From here on nothing can fail.
-        self.commit(context, &idle, gradient, &mut traffic.gauges);
-        for (buffers, received) in self.member.buffers.iter_mut().zip(received) {
-            if let Some((_, received)) = received {
-                buffers.messages.keep(received.into_mine(context.rank));
-            }
+        self.commit(context, gradient, &mut traffic.gauges);
+        for (buffers, (_, received)) in self.member.buffers.iter_mut().zip(received) {
+            buffers.messages.keep(received.into_mine(context.rank));
         }
         if let Some(feedback) = &self.member.feedback {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
@@ -64,14 +52,12 @@ impl Exchange {
     fn learn_from_messages(
         &mut self,
         context: StepContext,
-        received: &[Option<(Vec<Item>, Received)>],
-        idle: &[bool],
+        received: &[(Vec<Item>, Received)],
         means: &[f32],
     ) -> Result<()> {
         if self.is_dense() {
             return Ok(());
         }
-        let received: Vec<&(Vec<Item>, Received)> = received.iter().flatten().collect();
         let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
         let opened = received.iter().map(|(items, received)| Opened::new(context, items, received));
         let opened = opened.collect::<Result<Vec<Opened<'_>>>>()?;
@@ -82,8 +68,7 @@ impl Exchange {
                 sources[item.bucket] = Some((group, index));
             }
         }
-        let buckets = self.member.buckets.iter_mut().zip(sources).zip(idle);
-        for ((bucket, source), _) in buckets.filter(|(_, idle)| !**idle) {
+        for (bucket, source) in self.member.buckets.iter_mut().zip(sources) {
             let mean = bucket.elements(means);
             let Some(compressor) = bucket.codec_mut() else { continue };
             match source {
@@ -96,22 +81,13 @@ impl Exchange {
 
     /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
     /// Gauges are of messages: steps of a warm-up have none.
-    fn commit(
-        &mut self,
-        context: StepContext,
-        idle: &[bool],
-        means: &[f32],
-        gauges: &mut Vec<Gauge>,
-    ) {
+    fn commit(&mut self, context: StepContext, means: &[f32], gauges: &mut Vec<Gauge>) {
         if let Some(feedback) = &mut self.member.feedback {
-            let buckets = self.member.buckets.iter().zip(idle).filter(|(_, idle)| **idle);
-            buckets.for_each(|(bucket, _)| feedback.skip(bucket.range.clone()));
             Bucket::keep_unsent(&self.member.buckets, feedback);
         }
         let warm = self.is_warm(context.step);
         let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
-        let buckets = self.member.buckets.iter_mut().zip(idle);
-        for (bucket, _) in buckets.filter(|(_, idle)| !**idle) {
+        for bucket in &mut self.member.buckets {
             let mean = bucket.elements(means);
             if let Some(compressor) = bucket.codec_mut() {
                 compressor.commit(&StepEnd { step: context.step, ranks: context.world_size, mean });

@@ -71,10 +71,9 @@ fn two_levels_take_what_their_links_say() {
             .collect();
         let within = 3e-6 + (average + handed) as f64 * 8.0 / 80e9;
         let m = groups as f64;
-        for (summed, between) in [
-            (false, (m - 1.0) * (1e-4 + 1e-3)),
-            (true, 2.0 * (m - 1.0) * (1e-4 + 1e-3 / m)),
-        ] {
+        for (summed, between) in
+            [(false, (m - 1.0) * (1e-4 + 1e-3)), (true, 2.0 * (m - 1.0) * (1e-4 + 1e-3 / m))]
+        {
             let pattern = Pattern::TwoLevel { group, summed };
             let seconds = collective_seconds(&link, pattern, &sent);
             assert!(close(seconds, within + between), "{pattern:?}: {seconds}");

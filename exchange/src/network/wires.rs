@@ -169,7 +169,8 @@ impl Wires {
             let latest = ready.iter().copied().fold(0.0, f64::max);
             latest + 2.0 * latency + local(averaged(sent))
         };
-        let mut firsts: Vec<f64> = ready.chunks(group).zip(sent.chunks(group)).map(average).collect();
+        let mut firsts: Vec<f64> =
+            ready.chunks(group).zip(sent.chunks(group)).map(average).collect();
         let handed: Vec<f64> = sent
             .chunks(group)
             .map(|sent| latency + local(sent[0].local.saturating_sub(averaged(sent))))
@@ -178,8 +179,7 @@ impl Wires {
         if firsts.len() > 1 && summed {
             self.allreduce(&mut firsts, group, &of_firsts);
         } else if firsts.len() > 1 {
-            let bytes: Vec<f64> =
-                of_firsts.iter().map(|s| self.link.wire_bytes(s.up)).collect();
+            let bytes: Vec<f64> = of_firsts.iter().map(|s| self.link.wire_bytes(s.up)).collect();
             self.ring(&mut firsts, group, bytes.len() - 1, &bytes);
         }
         for ((ready, first), handed) in ready.chunks_mut(group).zip(firsts).zip(handed) {

@@ -111,11 +111,7 @@ impl Scheme for Config {
             Self { ratio: 0.5.into(), values: Format::Bf16.into(), ..Self::default() },
             Self { ratio: 1.0.into(), ..Self::default() },
             Self { ratio: 0.1.into(), values: QsgdValues::default().into(), ..Self::default() },
-            Self {
-                ratio: 0.3.into(),
-                values: Values::Coded(Coding::TwoBits),
-                ..Self::default()
-            },
+            Self { ratio: 0.3.into(), values: Values::Coded(Coding::TwoBits), ..Self::default() },
             Self {
                 ratio: 0.1.into(),
                 unbiased: true,

@@ -7,7 +7,7 @@
 //! Adding one is a variant, which the compiler then asks for in two places, [`Topology::facts`] and
 //! [`Route`], and its row in [`refusal`]: which schemes may ride on what.
 
-mod levels;
+mod owners;
 mod server;
 mod shards;
 
@@ -27,7 +27,6 @@ use crate::network::Pattern;
 use crate::traffic::Operation;
 use crate::{Error, Policy, Result, Scheme, State};
 
-pub(crate) use levels::Levels;
 pub(crate) use server::{blame_server, skim_downlink};
 
 /// The topology that messages travel in.
@@ -172,7 +171,8 @@ impl Topology {
                 name: "sharded",
                 line: "each rank averages its shard of all messages and shares the result",
                 schemes: "for all schemes; with one bucket only those whose messages are read in \
-                          parts, or that take several rounds",
+                          parts, or that take several rounds; `downlink = \"compressed\"` for those of \
+                          one message but `dense`, in several buckets",
                 pattern: Pattern::Sharded,
             },
             Topology::TwoLevel { group } => Facts {
@@ -235,12 +235,12 @@ impl Topology {
         cluster.connect(self == Topology::Server, timeout, notes)
     }
 
-    pub(crate) fn refuse(self, problem: impl Into<String>) -> Error {
+    fn refuse(self, problem: impl Into<String>) -> Error {
         Error::Topology { topology: self.name(), problem: problem.into() }
     }
 }
 
-/// What a server sends back.
+/// What a server sends back, or the owner of a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -249,8 +249,8 @@ pub enum Downlink {
     /// The mean: every element, or those that are not 0 and their positions, whichever is shorter.
     #[default]
     Exact,
-    /// The mean compressed again by the scheme, with the server's own residual if the scheme has
-    /// feedback.
+    /// The mean compressed again by the scheme, with the server's or the owner's own residual if the scheme
+    /// has feedback.
     Compressed,
 }
 
@@ -259,7 +259,7 @@ pub enum Downlink {
 pub struct Wiring {
     /// The shape.
     pub topology: Topology,
-    /// What a server sends back; only with a server; else exact.
+    /// What a server sends back, or the owner of a shard: only with these; else exact.
     pub downlink: Option<Downlink>,
 }
 
@@ -289,19 +289,27 @@ impl Wiring {
 /// | allgather | all |
 /// | server, downlink exact | all; those that learn from messages get a summary of them |
 /// | server, downlink compressed | those of one message, but not `dense` alone |
+/// | sharded, downlink compressed | those of one message, but not `dense` alone, in several buckets |
 /// | two-level | all, between groups of at least two ranks |
 /// | sharded | all; one bucket for the whole gradient only those that can read parts of messages, or that take several rounds |
 fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<String> {
     let built = |scheme: &dyn Scheme| scheme.build(&Seat::alone(1, 0));
     let mut schemes = policy.schemes(scheme);
+    let whole = policy.bucketing.clone().unwrap_or_default() == Bucketing::Whole;
     match (wiring.topology, wiring.downlink) {
-        (Topology::Allgather | Topology::Sharded | Topology::TwoLevel { .. }, Some(_)) => Some(
+        (Topology::Allgather | Topology::TwoLevel { .. }, Some(_))
+        | (Topology::Sharded, Some(Downlink::Exact)) => Some(
             "it has no server that could send anything back; leave out the downlink, or choose the \
              topology `server`"
                 .to_string(),
         ),
         (Topology::Allgather, None) | (Topology::Server, None | Some(Downlink::Exact)) => None,
-        (Topology::Server, Some(Downlink::Compressed)) => {
+        (Topology::Sharded, Some(Downlink::Compressed)) if whole => Some(
+            "with one bucket one rank would own, average and compress everything; choose buckets \
+              of at most 1048576 bytes, or one for each parameter"
+                .to_string(),
+        ),
+        (Topology::Server | Topology::Sharded, Some(Downlink::Compressed)) => {
             let plain = policy.schemes(scheme).all(|one| one.plain()).then_some(scheme);
             let unfit = plain.or_else(|| schemes.find(|one| matches!(built(*one), Built::Reducer(_))));
             unfit.map(|unfit| {
@@ -319,7 +327,6 @@ fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<Strin
         ),
         (Topology::TwoLevel { .. }, None) => None,
         (Topology::Sharded, None) => {
-            let whole = policy.bucketing.clone().unwrap_or_default() == Bucketing::Whole;
             let unfit = schemes.find(|one| match built(*one) {
                 Built::Codec(compressor) => whole && !compressor.reads_ranges(),
                 Built::Plain | Built::Reducer(_) => false,
@@ -372,6 +379,7 @@ pub(crate) enum Route {
     Allgather,
     Server(server::Client),
     Sharded,
+    Owners(Box<owners::Owners>),
 }
 
 impl Route {
@@ -380,6 +388,9 @@ impl Route {
         match setup.wiring.topology {
             Topology::Allgather | Topology::TwoLevel { .. } => Ok(Route::Allgather),
             Topology::Server => server::Client::new(setup, collective).map(Route::Server),
+            Topology::Sharded if setup.wiring.downlink.is_some() => {
+                owners::Owners::new(setup, collective).map(|own| Route::Owners(Box::new(own)))
+            }
             Topology::Sharded if collective.shares_memory() => Ok(Route::Sharded),
             Topology::Sharded => Err(Topology::Sharded.refuse(
                 "this transport really sends, and the shards' means would be sent as plain f32; \
@@ -393,7 +404,7 @@ impl Route {
     pub(crate) fn sums_apart(&self, collective: &mut dyn Collective) -> bool {
         match self {
             Route::Server(_) => false,
-            Route::Allgather | Route::Sharded => {
+            Route::Allgather | Route::Sharded | Route::Owners(_) => {
                 collective.world_size() > 1 && shards::is_served(collective)
             }
         }
@@ -402,12 +413,17 @@ impl Route {
     /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
     /// elements by their mean; notes time and bytes in the leg. A message of plain f32 alone is an
     /// [`Operation::Allreduce`].
-    pub(crate) fn average(&self, group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+    pub(crate) fn average(
+        &mut self,
+        group: &mut GroupExchange<'_>,
+        mine: Vec<u8>,
+    ) -> Result<Received> {
         let plain = group.leg.operation == Operation::Allreduce;
         match self {
             Route::Server(client) => client.average(group, mine),
             Route::Sharded if !plain => shards::average_in_memory(group, mine),
-            Route::Allgather | Route::Sharded => {
+            Route::Owners(owners) if !plain => owners.average(group, mine),
+            Route::Allgather | Route::Sharded | Route::Owners(_) => {
                 let served = shards::is_served(&mut group.member.collective);
                 match (plain, served) {
                     (true, true) => shards::average(group, mine),
@@ -425,18 +441,32 @@ impl Route {
         }
     }
 
+    /// The step has come to its end on this rank: what it owns may learn from it, if it can.
+    pub(crate) fn end(&mut self, step: u64) -> Result<()> {
+        if let Route::Owners(owners) = self { owners.end(step) } else { Ok(()) }
+    }
+
     /// Puts what later steps depend on into `state`.
     pub(crate) fn save(&self, state: &mut State) {
-        if let Route::Server(client) = self {
-            client.save(state);
+        match self {
+            Route::Server(client) => client.save(state),
+            Route::Owners(owners) => owners.save(state),
+            Route::Allgather | Route::Sharded => {}
         }
     }
 
     /// Takes up what [`save`](Self::save) put there.
     pub(crate) fn restore(&mut self, state: &State) -> Result<()> {
+        let strangers: &[&str] = match self {
+            Route::Server(_) => &[owners::SCOPE],
+            Route::Owners(_) => &[server::SCOPE],
+            Route::Allgather | Route::Sharded => &[server::SCOPE, owners::SCOPE],
+        };
+        strangers.iter().try_for_each(|scope| server::refuse_state(state, scope))?;
         match self {
             Route::Server(client) => client.restore(state),
-            Route::Allgather | Route::Sharded => server::refuse_state(state),
+            Route::Owners(owners) => owners.restore(state),
+            Route::Allgather | Route::Sharded => Ok(()),
         }
     }
 }
@@ -490,6 +520,8 @@ mod tests {
                 assert!(may(with(Topology::Server, None)) && may(with(Topology::Server, exact)));
                 assert_eq!(may(with(Topology::Server, Some(Downlink::Compressed))), !dense);
                 assert!(!may(with(Topology::Sharded, exact)));
+                let both_ways = !dense && *policy == several;
+                assert_eq!(may(with(Topology::Sharded, Some(Downlink::Compressed))), both_ways);
                 let codec = scheme.codec(&Seat::alone(1, 0));
                 let parts = codec.is_none_or(|codec| codec.reads_ranges());
                 let sharded = parts || *policy == several;

@@ -31,7 +31,7 @@ mod aggregator;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::aggregator::Aggregator;
+pub(super) use self::aggregator::Aggregator;
 use super::{Setup, Topology};
 use crate::bucket::Item;
 use crate::collective::{Aggregate, Collective, Payload, Reply};
@@ -47,7 +47,7 @@ struct Shared(Arc<Mutex<Aggregator>>);
 
 impl Aggregate for Shared {
     fn aggregate(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
-        lock(&self.0).serve(messages, answer)
+        lock(&self.0).serve(messages, answer, true)
     }
 }
 
@@ -74,7 +74,8 @@ impl Client {
         if rank != 0 {
             return Ok(Client { server: None });
         }
-        let aggregator = Arc::new(Mutex::new(Aggregator::new(setup)));
+        let aggregator =
+            Arc::new(Mutex::new(Aggregator::new(setup, vec![true; setup.ranges.len()])));
         server.install(Box::new(Shared(aggregator.clone())));
         Ok(Client { server: Some(aggregator) })
     }
@@ -122,19 +123,20 @@ impl Client {
 }
 
 /// Where rank 0 keeps the server's state.
-const SCOPE: &str = "server";
+pub(super) const SCOPE: &str = "server";
 
-/// Refuses a state that a server left, where there is none to take it up.
-pub(super) fn refuse_state(state: &State) -> Result<()> {
-    if state.scope(SCOPE).is_empty() {
+/// Refuses a state that a server left, or owners of shards, where there is nobody to take it up.
+pub(super) fn refuse_state(state: &State, scope: &str) -> Result<()> {
+    if state.scope(scope).is_empty() {
         return Ok(());
     }
-    let problem = "would be lost: this topology has no server that could take it up".to_string();
-    Err(Error::State { entry: SCOPE.to_string(), problem })
+    let who = if scope == SCOPE { "server" } else { "owners of shards" };
+    let problem = format!("would be lost: this topology has no {who} that could take it up");
+    Err(Error::State { entry: scope.to_string(), problem })
 }
 
 /// Overwrites the group's elements by what the server says.
-fn take(group: &mut GroupExchange<'_>, answer: &[u8]) -> Result<()> {
+pub(super) fn take(group: &mut GroupExchange<'_>, answer: &[u8]) -> Result<()> {
     let context = group.context;
     let downlinks = read_downlink(context, group.items, answer, Frame::read)?;
     for (item, downlink) in group.items.iter().zip(downlinks) {

@@ -18,7 +18,7 @@ use crate::bucket::{Bucket, Item};
 use crate::collective::{Collective, Payload};
 use crate::compress::compressor::RANGE_UNIT;
 use crate::cpu::Stopwatch;
-use crate::group::{GroupExchange, Received, first_refusal};
+use crate::group::{GroupExchange, Received};
 use crate::refusal;
 use crate::traffic::Operation;
 use crate::wire::frame::HEADER_BYTES;
@@ -122,7 +122,7 @@ fn average_parts(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
     group.leg.add_wait(sent);
 
     let received = Stopwatch::start();
-    if let Some(refusal) = first_refusal(&messages, context.group) {
+    if let Some(refusal) = refusal::first(&messages, context.group) {
         return Err(refusal);
     }
     let own = &pieces[context.rank];
@@ -154,11 +154,11 @@ fn average_parts(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
     let results = group.allgather(result)?;
     if let Err(error) = averaged {
         // Several shards may have a mean that overflows: all ranks tell of the first.
-        let first =
-            first_refusal(&results, context.group).filter(|_| matches!(error, Error::NonFiniteMean { .. }));
+        let first = refusal::first(&results, context.group)
+            .filter(|_| matches!(error, Error::NonFiniteMean { .. }));
         return Err(first.unwrap_or(error));
     }
-    if let Some(refusal) = first_refusal(&results, context.group) {
+    if let Some(refusal) = refusal::first(&results, context.group) {
         return Err(refusal);
     }
     take_results(group, results, &pieces)

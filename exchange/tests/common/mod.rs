@@ -103,13 +103,17 @@ pub const PATIENT: Duration = Duration::from_secs(20);
 pub const COMPRESSED: Wiring =
     Wiring { topology: Topology::Server, downlink: Some(Downlink::Compressed) };
 
+/// Shards that are compressed both ways.
+pub const OWNED: Wiring =
+    Wiring { topology: Topology::Sharded, downlink: Some(Downlink::Compressed) };
+
 /// The topologies of any number of ranks.
 pub const FLAT: &[Topology] = &[Topology::Allgather, Topology::Server, Topology::Sharded];
 
-/// Every topology of any number of ranks as it is by default, and the server that compresses.
+/// Every topology of any number of ranks as it is by default, and those that compress both ways.
 pub fn wirings() -> Vec<Wiring> {
     let plain = FLAT.iter().map(|topology| Wiring::from(*topology));
-    plain.chain([COMPRESSED]).collect()
+    plain.chain([COMPRESSED, OWNED]).collect()
 }
 
 /// What the ranks of a group do alike: a scheme over a topology, on four compressed buckets or one, and
@@ -201,7 +205,7 @@ impl Trial {
         work: impl Fn(usize, Exchange) -> T + Sync,
     ) -> Vec<Vec<T>> {
         let mut found = vec![self.over(ranks, &work)];
-        if self.wiring.topology != Topology::Sharded {
+        if self.wiring.topology != Topology::Sharded || self.wiring.downlink.is_some() {
             let ends = transports::processes(self.wiring.topology, ranks, PATIENT);
             found.push(each_rank(ends, |rank, end| work(rank, self.exchange(end))));
         }

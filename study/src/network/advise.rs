@@ -378,7 +378,8 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
         };
         let operation = all().next().map_or(Operation::Messages, |leg| leg.operation);
         // What a group's first sends for all of it.
-        let speaks = if let Pattern::TwoLevel { group, .. } = messages { group as f64 } else { 1.0 };
+        let speaks =
+            if let Pattern::TwoLevel { group, .. } = messages { group as f64 } else { 1.0 };
         let (decoded, aggregated, returned) = match messages.carrying(operation) {
             Pattern::RingAllgather | Pattern::TwoLevel { summed: false, .. } => (more, 1.0, 1.0),
             Pattern::Server => (1.0, more, 1.0),

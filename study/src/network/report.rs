@@ -89,6 +89,7 @@ impl<'a> Report<'a> {
                 Pattern::RingAllreduce => "ring allreduce",
                 Pattern::Server => "server",
                 Pattern::Sharded => "sharded",
+                Pattern::TwoLevel { .. } => "two levels",
             },
             ranks: run.header.ranks,
             steps: replay.steps.len(),

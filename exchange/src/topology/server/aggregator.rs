@@ -14,9 +14,11 @@ use crate::wire::{Frame, Kind, Reader, floats};
 use crate::{Error, Layout, Result, Scheme, State};
 
 /// Averages the ranks' messages, and says what came of it.
-pub(super) struct Aggregator {
+pub(in crate::topology) struct Aggregator {
     world_size: usize,
     layout: Layout,
+    /// Of each bucket, whether it is averaged here.
+    owned: Vec<bool>,
     /// Steps at the beginning that come back exact.
     warmup_steps: u64,
     downlink: Downlink,
@@ -46,7 +48,8 @@ struct BucketAnswer {
 }
 
 impl Aggregator {
-    pub(super) fn new(setup: &Setup<'_>) -> Self {
+    /// For the buckets that are `owned`.
+    pub(in crate::topology) fn new(setup: &Setup<'_>, owned: Vec<bool>) -> Self {
         let Setup { world_size, policy, scheme, layout, .. } = *setup;
         let downlink = setup.wiring.downlink.unwrap_or_default();
         let buckets: Vec<Bucket> = setup.buckets(world_size);
@@ -55,6 +58,7 @@ impl Aggregator {
         Self {
             world_size,
             layout: layout.clone(),
+            owned,
             warmup_steps: policy.warmup_steps.unwrap_or(0),
             downlink,
             answers: vec![BucketAnswer::default(); buckets.len()],
@@ -69,10 +73,16 @@ impl Aggregator {
     }
 
     /// Writes the answer to the ranks' messages; false when they cannot be averaged. Nothing that
-    /// lasts changes before the step's last bucket has been answered.
-    pub(super) fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+    /// lasts changes before the step's last bucket has been answered, which `ends` the step, or has to be
+    /// told ([`end`](Self::end)).
+    pub(in crate::topology) fn serve(
+        &mut self,
+        messages: &[Payload],
+        answer: &mut Vec<u8>,
+        ends: bool,
+    ) -> bool {
         let start = Stopwatch::start();
-        let served = self.serve_round(messages, answer);
+        let served = self.serve_round(messages, answer) && !(ends && self.end(self.step).is_err());
         (_, self.took) = start.read();
         served
     }
@@ -102,9 +112,6 @@ impl Aggregator {
             {
                 return false;
             }
-        }
-        if self.answers.iter().all(|answer| answer.given) && self.finish().is_err() {
-            return false;
         }
         true
     }
@@ -235,6 +242,13 @@ impl Aggregator {
         Ok(true)
     }
 
+    /// Ends the step, if it is the one under way and all of it has been answered.
+    pub(in crate::topology) fn end(&mut self, step: u64) -> Result<()> {
+        let mut answers = self.answers.iter().zip(&self.owned);
+        let complete = answers.all(|(answer, owned)| answer.given || !owned);
+        if complete && step == self.step { self.finish() } else { Ok(()) }
+    }
+
     /// Ends a step in which every bucket has been answered: takes up the residual, and lets the
     /// compressors learn from what the server sent.
     fn finish(&mut self) -> Result<()> {
@@ -242,7 +256,8 @@ impl Aggregator {
             return Ok(());
         }
         let step = self.step;
-        for (bucket, answer) in self.buckets.iter_mut().zip(&self.answers) {
+        let all = self.buckets.iter_mut().zip(&self.answers).zip(&self.owned);
+        for ((bucket, answer), _) in all.filter(|(_, owned)| **owned) {
             let mean = bucket.elements(&self.mean);
             let Some(compressor) = bucket.codec_mut() else { continue };
             let messages = [answer.message.as_deref()];
@@ -250,13 +265,15 @@ impl Aggregator {
         }
         // From here on nothing can fail.
         if let Some(feedback) = self.feedback.as_mut().filter(|_| step > self.warmup_steps) {
-            // Buckets without a compressor have nothing pending.
-            for bucket in self.buckets.iter().filter(|bucket| bucket.codec().is_none()) {
-                feedback.skip(bucket.range.clone());
+            // Buckets without a compressor have nothing pending, and those of others nothing here.
+            for (bucket, owned) in self.buckets.iter().zip(&self.owned) {
+                if bucket.codec().is_none() || !owned {
+                    feedback.skip(bucket.range.clone());
+                }
             }
             Bucket::keep_unsent(&self.buckets, feedback);
         }
-        for bucket in &mut self.buckets {
+        for (bucket, _) in self.buckets.iter_mut().zip(&self.owned).filter(|(_, owned)| **owned) {
             let mean = bucket.elements(&self.mean);
             if let Some(compressor) = bucket.codec_mut() {
                 compressor.commit(&StepEnd { step, ranks: 1, mean });
@@ -266,10 +283,10 @@ impl Aggregator {
     }
 
     /// The residual and the compressors' entries; nothing with an exact downlink.
-    pub(super) fn save(&self) -> State {
+    pub(in crate::topology) fn save(&self) -> State {
         let mut state = State::default();
         if self.downlink == Downlink::Compressed {
-            Bucket::save_all(&self.buckets, &mut state);
+            Bucket::save_all(&self.buckets, &self.owned, &mut state);
             if let Some(feedback) = &self.feedback {
                 feedback.save(&self.layout, &mut state);
             }
@@ -278,14 +295,18 @@ impl Aggregator {
     }
 
     /// Takes up what [`save`](Self::save) returned.
-    pub(super) fn restore(&mut self, state: &State) -> Result<()> {
+    pub(in crate::topology) fn restore(&mut self, state: &State) -> Result<()> {
         if self.downlink != Downlink::Compressed {
             let problem = "would be lost: this server sends exact means".to_string();
             let entry = super::SCOPE.to_string();
             return if state.is_empty() { Ok(()) } else { Err(Error::State { entry, problem }) };
         }
         Feedback::restore(self.feedback.as_mut(), &self.layout, state)?;
-        Bucket::restore_all(&mut self.buckets, state)?;
+        if let Some(feedback) = &mut self.feedback {
+            let others = self.buckets.iter().zip(&self.owned).filter(|(_, owned)| !**owned);
+            others.for_each(|(bucket, _)| feedback.forget(bucket.range.clone()));
+        }
+        Bucket::restore_all(&mut self.buckets, &self.owned, state)?;
         self.begin(0);
         Ok(())
     }

@@ -74,7 +74,7 @@ fn what_is_recommended_is_sound_and_does_not_change_with_the_noise() {
 /// Of four ranks the first reports what the server took; eight send it twice as much.
 #[test]
 fn a_servers_time_is_charged_and_grows_with_the_ranks() {
-    let topology = gradwire_exchange::Topology::Server;
+    let topology = Topology::Server;
     let layout = Layout::new([("w".to_string(), 50_000)]).unwrap();
     let ends = topology.connect(4, Duration::from_secs(60)).unwrap();
     let counted: Vec<Traffic> = thread::scope(|scope| {

@@ -26,8 +26,7 @@
 
 use crate::collective::{Alltoall, Collective, Payload, Server};
 use crate::error::Awaited;
-use crate::group::first_refusal;
-use crate::topology::Topology;
+use crate::refusal;
 use crate::wire::{Frame, Header, Kind, Reader, floats};
 use crate::{Error, Result};
 
@@ -41,13 +40,14 @@ pub(crate) struct Levels {
 
 impl Levels {
     /// Divides all ranks into groups.
-    pub(crate) fn new(all: Box<dyn Collective>, topology: Topology) -> Result<Self> {
-        let (group, ranks) = (topology.group(), all.world_size());
+    pub(crate) fn new(all: Box<dyn Collective>, group: usize) -> Result<Self> {
+        let ranks = all.world_size();
         if !ranks.is_multiple_of(group) {
-            return Err(topology.refuse(format!(
+            let problem = format!(
                 "{ranks} ranks do not divide into groups of {group}; write a group that divides \
                  them, or another number of ranks"
-            )));
+            );
+            return Err(Error::Topology { topology: "two-level", problem });
         }
         Ok(Self { all, group, sent_within: 0 })
     }
@@ -174,7 +174,7 @@ impl Levels {
             None => self.all.allgather(parts.concat()),
         };
         let given = given.map_err(|error| error.awaiting(awaited))?;
-        first_refusal(&given, 1).map_or(Ok(given), Err)
+        refusal::first(&given, 1).map_or(Ok(given), Err)
     }
 
     /// Gives each group its part of what this one says; what all groups have said to this one.
@@ -262,7 +262,7 @@ impl Collective for Levels {
                 None => self.across(vec![mine; groups]),
                 Some(_) => {
                     let all = self.all.allgather(mine)?;
-                    first_refusal(&all, 1).map_or(Ok(all), Err)
+                    refusal::first(&all, 1).map_or(Ok(all), Err)
                 }
             };
         }
