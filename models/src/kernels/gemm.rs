@@ -192,7 +192,7 @@ impl Gemm<'_> {
                         Left::Columns(_) => strip.columns::<WORDS, COLUMNS>(self.rows, columns),
                         Left::Blocks(_) => strip.columns::<WORDS, BLOCKS>(self.rows, columns),
                         Left::Transposed(_) => {
-                            strip.columns::<WORDS, TRANSPOSED>(self.rows, columns)
+                            strip.columns::<WORDS, TRANSPOSED>(self.rows, columns);
                         }
                         Left::Windows { .. } => {
                             strip.columns::<WORDS, WINDOWS>(self.rows, columns);

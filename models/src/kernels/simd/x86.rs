@@ -292,8 +292,10 @@ avx512!(Avx512, run_avx512, {});
 avx512!(Avx512Bf16, run_avx512_bf16, {
     wrappers! {
         fn dot(a: __m512, b: __m512, c: __m512) -> __m512 =
-            _mm512_dpbf16_ps(c, transmute(a), transmute(b));
-        fn narrow(a: __m512, b: __m512) -> __m512 = transmute(_mm512_cvtne2ps_pbh(b, a));
+            _mm512_dpbf16_ps(
+            c, transmute::<__m512, __m512bh>(a), transmute::<__m512, __m512bh>(b));
+        fn narrow(a: __m512, b: __m512) -> __m512 =
+            transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(b, a));
         fn pack(low: __m512, high: __m512) -> __m512 = {
             static ORDER: [u16; 32] = {
                 let (mut order, mut i) = ([0; 32], 0);
@@ -304,7 +306,8 @@ avx512!(Avx512Bf16, run_avx512_bf16, {
                 order
             };
             let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
-            transmute(_mm512_permutexvar_epi16(order, transmute(_mm512_cvtne2ps_pbh(high, low))))
+            let halves = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+            transmute::<__m512i, __m512>(_mm512_permutexvar_epi16(order, halves))
         };
     }
 });

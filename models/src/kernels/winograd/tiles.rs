@@ -308,8 +308,8 @@ impl<
             });
             let inside = here.map(|tile| tile.inside(IN));
             for start in (0..channels).step_by(VECTORS * S::LANES) {
-                // SAFETY: a vector of a row inside each matrix.
                 let to = of.layout.at(first / TILES, start / VECTORS);
+                // SAFETY: a vector of a row inside each matrix.
                 let to = unsafe { of.points.as_mut_ptr().add(to) };
                 for which in 0..TILES * VECTORS {
                     let (tile, channel) = (which % TILES, start + which % VECTORS * S::LANES);
