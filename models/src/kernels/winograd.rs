@@ -71,9 +71,11 @@ pub(super) fn forward(
 /// See [`conv::input_gradient`](super::conv::input_gradient).
 pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &Values, dx: Target) {
     let out = 4 * sizes.stride;
-    let (rows, columns) = (sizes.height.div_ceil(out), sizes.width.div_ceil(out));
-    let from = Tiling { rows, columns, margin: 2 - sizes.stride, ..outputs(sizes) };
-    let to = Tiling { rows, columns, step: out, margin: 0, ..inputs(sizes) };
+    let [(rows, tall), (columns, wide)] =
+        [sizes.height, sizes.width].map(|size| Tiling::over(size, out));
+    let whole = [tall, wide];
+    let from = Tiling { rows, columns, whole, margin: 2 - sizes.stride, ..outputs(sizes) };
+    let to = Tiling { rows, columns, whole, step: out, margin: 0, ..inputs(sizes) };
     let pass = Pass { isa, sizes, side: Side::Reversed, from, to };
     if sizes.stride == 1 {
         pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
@@ -116,18 +118,18 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &Values, dy: &Values,
     }
 }
 
-/// The tiles of the result, 4×4 each.
+/// The tiles of the result, 4×4 each, or 3 where that is enough.
 fn outputs(sizes: &Sizes) -> Tiling {
     let (height, width) = (sizes.out_height(), sizes.out_width());
-    let (rows, columns) = (height.div_ceil(4), width.div_ceil(4));
-    Tiling { height, width, channels: sizes.outputs, rows, columns, step: 4, margin: 0 }
+    let [(rows, tall), (columns, wide)] = [height, width].map(|size| Tiling::over(size, 4));
+    let (channels, whole) = (sizes.outputs, [tall, wide]);
+    Tiling { height, width, channels, rows, columns, whole, step: 4, margin: 0 }
 }
 
 /// The tiles of the input, one for each of the result, with the one row and column of padding above and left.
 fn inputs(sizes: &Sizes) -> Tiling {
-    let Tiling { rows, columns, .. } = outputs(sizes);
     let (height, width, channels) = (sizes.height, sizes.width, sizes.inputs);
-    Tiling { height, width, channels, rows, columns, step: 4 * sizes.stride, margin: 1 }
+    Tiling { height, width, channels, step: 4 * sizes.stride, margin: 1, ..outputs(sizes) }
 }
 
 /// A convolution of images with the taps of a weight: the forward pass, and the input gradient.
@@ -146,7 +148,11 @@ impl Pass<'_> {
         let (depth, columns) = (self.from.channels, self.to.channels);
         let total = self.sizes.batch * self.from.rows;
         let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, depth, columns);
-        (0..total).step_by(chunk).map(|first| (first, chunk.min(total - first))).collect()
+        // Each begins at an even row of pixels, so that no pooled window of 2×2 lies in two.
+        let first = |row| row + self.to.top(row) % 2;
+        let mut firsts: Vec<_> = (0..total).step_by(chunk).map(first).chain([total]).collect();
+        firsts.dedup();
+        firsts.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
     }
 
     /// Shows each chunk of the result to `look` as it is done, with its first row of tiles and what belongs to it of
@@ -198,7 +204,7 @@ impl Pass<'_> {
                 let len = self.to.covered(first, rows).len();
                 Target::Write(own.insert(Scratch::new(len)))
             });
-            let tiles = rows * self.from.columns;
+            let tiles = self.from.kinds(first, rows);
             let layout = Layout::new(taps, tiles, elements(isa, depth), lanes, lanes);
             let mut points = Scratch::new(layout.len());
             let into = (&layout, &mut points[..]);

@@ -169,6 +169,10 @@ fn many_chunks_and_wide_panels() {
         (2, 17, 96, 48, 2),
         (2, 4, 160, 96, 1),
         (16, 12, 80, 72, 1),
+        (10, 14, 33, 33, 1),
+        (60, 7, 64, 80, 1),
+        (70, 3, 64, 80, 1),
+        (9, 27, 16, 40, 2),
     ] {
         check(&square(batch, size, inputs, outputs, stride), batch as u64);
     }

@@ -3,11 +3,19 @@
 //!
 //! `y = Aᵀ((G g) ⊙ (Bᵀ d))` are the outputs `y` of a filter with the three taps `g` on the inputs `d`. Transposing
 //! the whole gives the gradient of the taps from the same points: `dg = Gᵀ((A dy) ⊙ (Bᵀ d))`.
+//!
+//! A short tile, of three quarters of the outputs, takes the same points of the taps. Its products are [`short`], the
+//! others come last: only outputs (or their gradients) that it lacks depend on them, and only they on its last inputs.
 
 use crate::kernels::simd::Simd;
 
 /// Points of the taps, in one dimension.
 pub(super) const TAPS: usize = 6;
+
+/// Of so many products in one dimension those that a short tile takes: F(3, 3) five of six, all but that at ∞.
+pub(super) const fn short(products: usize) -> usize {
+    products - products / 4
+}
 
 /// A linear map of `IN` vectors to `OUT`, lane by lane.
 pub(super) trait Map<const IN: usize, const OUT: usize> {
@@ -189,13 +197,13 @@ pub(super) mod halving {
     use super::{Map, Simd, pair};
 
     /// The point of the taps that each product takes.
-    pub(in crate::kernels::winograd) const PRODUCTS: [usize; 9] = [0, 0, 0, 0, 1, 2, 3, 4, 5];
+    pub(in crate::kernels::winograd) const PRODUCTS: [usize; 9] = [0, 0, 0, 1, 2, 3, 4, 0, 5];
 
     maps! {
         /// `Bᵀ d`
         Input, 9 => 9, |s, d| {
             let p = pair::Input::apply(s, [d[0], d[2], d[4], d[6], d[8]]);
-            [d[1], d[3], d[5], d[7], p[0], p[1], p[2], p[3], p[4]]
+            [d[1], d[3], d[5], p[0], p[1], p[2], p[3], d[7], p[4]]
         }
 
         /// `G g`
@@ -206,14 +214,14 @@ pub(super) mod halving {
 
         /// `Aᵀ m`
         Output, 9 => 4, |s, m| {
-            let p = pair::Output::apply(s, [m[4], m[5], m[6], m[7], m[8]]);
-            [s.add(m[0], p[0]), s.add(m[1], p[1]), s.add(m[2], p[2]), s.add(m[3], p[3])]
+            let p = pair::Output::apply(s, [m[3], m[4], m[5], m[6], m[8]]);
+            [s.add(m[0], p[0]), s.add(m[1], p[1]), s.add(m[2], p[2]), s.add(m[7], p[3])]
         }
 
         /// `A y`
         OutputTransposed, 4 => 9, |s, y| {
             let p = pair::OutputTransposed::apply(s, y);
-            [y[0], y[1], y[2], y[3], p[0], p[1], p[2], p[3], p[4]]
+            [y[0], y[1], y[2], p[0], p[1], p[2], p[3], y[3], p[4]]
         }
 
         /// `Gᵀ m`
@@ -233,13 +241,13 @@ pub(super) mod doubling {
         /// `Bᵀ d`
         Input, 5 => 9, |s, d| {
             let p = pair::Input::apply(s, d);
-            [d[0], d[1], d[2], d[3], p[0], p[1], p[2], p[3], p[4]]
+            [d[0], d[1], d[2], p[0], p[1], p[2], p[3], d[3], p[4]]
         }
 
         /// `Aᵀ m`
         Output, 9 => 8, |s, m| {
-            let p = pair::Output::apply(s, [m[4], m[5], m[6], m[7], m[8]]);
-            [m[0], p[0], m[1], p[1], m[2], p[2], m[3], p[3]]
+            let p = pair::Output::apply(s, [m[3], m[4], m[5], m[6], m[8]]);
+            [m[0], p[0], m[1], p[1], m[2], p[2], m[7], p[3]]
         }
     }
 }

@@ -1,5 +1,5 @@
 //! A convolution of stride 1 whose result is pooled chunk by chunk, while that is in the cache: the maps between are
-//! never in memory as a whole. Tiles are four rows high, so that no window of 2×2 pixels lies in two chunks.
+//! never in memory as a whole. Chunks begin at even rows, so that no window of 2×2 pixels lies in two.
 
 use super::algorithm::unit;
 use super::tiles::Tiling;
@@ -58,7 +58,7 @@ pub(in crate::kernels) fn forward(
             let line = tiling.width * tiling.channels;
             while !pixels.is_empty() {
                 // What the chunk has of one image.
-                let left = tiling.height - row % tiling.rows * tiling.step;
+                let left = tiling.height - tiling.top(row);
                 let height = left.min(pixels.len() / line);
                 let (xs, behind) = pixels.split_at(height * line);
                 let sizes = max_pool::Sizes { height, ..image };
@@ -75,7 +75,6 @@ pub(in crate::kernels) fn forward(
 
 /// Rows of the pooled images above the row of tiles `row`, counted through all images.
 fn pooled_rows(tiling: &Tiling, row: usize) -> usize {
-    let (image, row) = (row / tiling.rows, row % tiling.rows);
     let height = tiling.height / WINDOW;
-    image * height + (row * tiling.step / WINDOW).min(height)
+    row / tiling.rows * height + (tiling.top(row) / WINDOW).min(height)
 }

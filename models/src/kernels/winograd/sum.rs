@@ -161,7 +161,7 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
         sum: &Sum,
         lanes: usize,
     ) -> Self {
-        let tiles = elements(sum.isa, rows * sum.from.columns);
+        let tiles = sum.from.kinds(first, rows).in_groups(|tiles| elements(sum.isa, tiles));
         let blocks = |channels: usize, width: usize| {
             let width = if channels <= NARROW { usize::MAX } else { width };
             Layout::new(taps, tiles, channels, width, lanes)
@@ -184,6 +184,14 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
         to: Target,
     ) {
         let (a, b) = (&self.output, &self.input);
+        let tiles = b.matrix(i).rows;
+        if tiles == 0 {
+            // All are too short for this product.
+            if let Target::Write(to) = to {
+                to.fill(0.0);
+            }
+            return;
+        }
         let left =
             if a.width == isa.lanes() { Left::Transposed(a.block) } else { Left::Columns(a.width) };
         multiply(
@@ -191,7 +199,7 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
             Gemm {
                 rows,
                 columns,
-                depth: b.matrix(i).rows,
+                depth: tiles,
                 a: &self.output_points[a.matrix(i).start + a.at(0, output)..],
                 left,
                 b: &self.input_points[b.matrix(i).start + b.at(0, input)..],

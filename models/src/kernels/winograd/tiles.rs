@@ -4,10 +4,15 @@
 //! Points of weights are [`TAPS`]² matrices `[channels, channels]`. Points of tiles are as many matrices
 //! `[products · tiles, channels]`: the products that take the same point of the weights lie in one matrix. The channels
 //! may be divided into blocks, and then all matrices of one block lie before those of the next one, see [`Layout`].
+//!
+//! Rows and columns of tiles at an image's end may be short, so that maps of 14 pixels a side cost 22 products and not 24.
+//! A short tile takes part in fewer products, and has no row in their matrices: [`Kinds`]. In bf16 two tiles of one kind
+//! share a row of words, where the products' inner dimension runs along the tiles.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use super::algorithm::{Map, TAPS};
+use super::algorithm::{Map, TAPS, short};
 use crate::kernels::counts;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Isa, Kernel, Simd};
@@ -50,15 +55,15 @@ pub(super) const fn stride(len: usize) -> usize {
 /// Where the points of some tiles lie.
 #[derive(Clone)]
 pub(super) struct Layout<const POINTS: usize> {
-    /// Tiles.
-    pub tiles: usize,
+    tiles: Kinds,
     /// The channels, padded with zeros to whole vectors.
     padded: usize,
     /// The channels of one block.
     pub width: usize,
     /// Elements from one block of channels to the next one.
     pub block: usize,
-    /// The first element of each product's rows in a block, by its numbers in the two dimensions.
+    /// Where each product's row of tile 0 would be in a block, by its numbers in the two dimensions, even if that tile does
+    /// not have it: then perhaps before the block, and the number has wrapped.
     offsets: [[usize; POINTS]; POINTS],
     matrices: [Matrix; MATRICES],
 }
@@ -73,11 +78,11 @@ pub(super) struct Matrix {
 }
 
 impl<const POINTS: usize> Layout<POINTS> {
-    /// The layout of `tiles` tiles of `channels` in blocks of `width`, or in one block if these are more, for vectors of
+    /// The layout of `tiles` of `channels` in blocks of `width`, or in one block if these are more, for vectors of
     /// `lanes`; `taps` names the point of the weights that each product takes, in one dimension.
     pub(super) fn new(
         taps: &[usize; POINTS],
-        tiles: usize,
+        tiles: Kinds,
         channels: usize,
         width: usize,
         lanes: usize,
@@ -87,7 +92,7 @@ impl<const POINTS: usize> Layout<POINTS> {
         let width = width.min(padded);
         // More than all matrices have together with the gaps between them: no number of one of their elements wraps.
         let each = POINTS * POINTS + 2 * GAP * MATRICES;
-        counts::product([padded.div_ceil(width), width, tiles.max(1), each]);
+        counts::product([padded.div_ceil(width), width, tiles.count().max(1), each]);
         let mut offsets = [[0; POINTS]; POINTS];
         let mut matrices = [Matrix { start: 0, rows: 0 }; MATRICES];
         let mut block = 0;
@@ -96,8 +101,10 @@ impl<const POINTS: usize> Layout<POINTS> {
             let takes = |point: usize, tap: usize| taps[point] == tap;
             for y in (0..POINTS).filter(|y| takes(*y, matrix / TAPS)) {
                 for x in (0..POINTS).filter(|x| takes(*x, matrix % TAPS)) {
-                    offsets[y][x] = slot.start + slot.rows * width;
-                    slot.rows += tiles;
+                    let numbers = tiles.with(y >= short(POINTS), x >= short(POINTS));
+                    let first = slot.start + slot.rows * width;
+                    offsets[y][x] = first.wrapping_sub(numbers.start * width);
+                    slot.rows += numbers.len();
                 }
             }
             block += stride(slot.rows * width);
@@ -116,6 +123,17 @@ impl<const POINTS: usize> Layout<POINTS> {
         channel / self.width * self.block + tile * self.width + channel % self.width
     }
 
+    /// The first number of each kind of tiles, or of groups of `group` of one kind, if these are the tiles of `rows` rows
+    /// of `tiling` from row `first`.
+    ///
+    /// # Panics
+    /// When they are not.
+    #[inline(always)]
+    fn numbers(&self, tiling: &Tiling, first: usize, rows: usize, group: usize) -> [usize; KINDS] {
+        assert_eq!(self.tiles, tiling.kinds(first, rows).in_groups(|tiles| tiles.div_ceil(group)));
+        self.tiles.firsts()
+    }
+
     /// The matrices, in the order of those of the weights.
     pub(super) fn matrices(&self) -> impl Iterator<Item = Matrix> {
         self.matrices.into_iter()
@@ -125,6 +143,76 @@ impl<const POINTS: usize> Layout<POINTS> {
     pub(super) fn matrix(&self, i: usize) -> Matrix {
         self.matrices[i]
     }
+}
+
+/// Kinds of tiles, where a function is compiled for one of them: short in width; whole; short in height; short in both;
+/// and whole tiles of which all lies inside an image.
+const NARROW: u8 = 0;
+const WHOLE: u8 = 1;
+const LOW: u8 = 2;
+const SMALL: u8 = 3;
+const INSIDE: u8 = 4;
+
+/// Kinds that tiles are counted by.
+const KINDS: usize = 4;
+
+/// Whether a tile of a kind has row `i` of the `count` that a whole one has: of its pixels, or its products.
+const fn has_row(kind: u8, i: usize, count: usize) -> bool {
+    i < short(count) || !matches!(kind, LOW | SMALL)
+}
+
+/// The same of columns.
+const fn has_column(kind: u8, i: usize, count: usize) -> bool {
+    i < short(count) || !matches!(kind, NARROW | SMALL)
+}
+
+/// How many tiles there are of each kind. They are numbered in the order of the kinds, for then those that have a product
+/// follow each other, whichever it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Kinds([usize; KINDS]);
+
+impl Kinds {
+    fn count(self) -> usize {
+        self.0.iter().sum()
+    }
+
+    /// How many groups of tiles of one kind there are, if `groups` is how many so many tiles make.
+    pub(super) fn in_groups(self, groups: impl Fn(usize) -> usize) -> Self {
+        Self(self.0.map(groups))
+    }
+
+    /// The first number of each kind.
+    fn firsts(self) -> [usize; KINDS] {
+        let Self([a, b, c, _]) = self;
+        [0, a, a + b, a + b + c]
+    }
+
+    /// The numbers of the tiles with a product that those lack that are short in height, or in width.
+    fn with(self, tall: bool, wide: bool) -> Range<usize> {
+        let Self([a, b, c, d]) = self;
+        let end = a + b + if tall { 0 } else { c + if wide { 0 } else { d } };
+        if wide { a..end } else { 0..end }
+    }
+}
+
+/// Runs the function of `$map` that was compiled for the kind of its tile, for as many channels as lanes if `$full`; it
+/// asks for the tile below if `$ahead`.
+macro_rules! run {
+    ($map:ident, $kind:expr, $full:expr, $ahead:expr) => {
+        match ($kind, $full) {
+            (INSIDE, true) if $ahead => $map.run::<INSIDE, false, true>(),
+            (INSIDE, true) => $map.run::<INSIDE, false, false>(),
+            (INSIDE, false) => $map.run::<INSIDE, true, false>(),
+            (WHOLE, true) => $map.run::<WHOLE, false, false>(),
+            (WHOLE, false) => $map.run::<WHOLE, true, false>(),
+            (NARROW, true) => $map.run::<NARROW, false, false>(),
+            (NARROW, false) => $map.run::<NARROW, true, false>(),
+            (LOW, true) => $map.run::<LOW, false, false>(),
+            (LOW, false) => $map.run::<LOW, true, false>(),
+            (_, true) => $map.run::<SMALL, false, false>(),
+            (_, false) => $map.run::<SMALL, true, false>(),
+        }
+    };
 }
 
 /// Square tiles laid over images `[batch, height, width, channels]`, `step` apart in both directions and starting
@@ -138,6 +226,8 @@ pub(super) struct Tiling {
     pub rows: usize,
     /// Tiles in one row.
     pub columns: usize,
+    /// Rows of tiles, and tiles in a row, that are whole. Those behind are short: a quarter of `step` is missing.
+    pub whole: [usize; 2],
     pub step: usize,
     pub margin: usize,
 }
@@ -153,20 +243,56 @@ impl Tiling {
         counts::product([self.columns, self.step]);
     }
 
+    /// How many tiles cover so many pixels, `step` each, and how many of them are whole: no more than have to be.
+    pub(super) fn over(pixels: usize, step: usize) -> (usize, usize) {
+        let tiles = pixels.div_ceil(step);
+        (tiles, tiles.saturating_sub((tiles * step - pixels) / (step / 4)))
+    }
+
+    /// How many tiles of each kind there are in `rows` rows from row `first`.
+    pub(super) fn kinds(&self, first: usize, rows: usize) -> Kinds {
+        counts::product([rows, self.columns]);
+        let whole = (first..first + rows).filter(|row| row % self.rows < self.whole[0]).count();
+        let (columns, narrow) = (self.whole[1], self.columns - self.whole[1]);
+        let low = rows - whole;
+        Kinds([whole * narrow, whole * columns, low * columns, low * narrow])
+    }
+
+    /// Where on its image a row of tiles begins, counted through all images.
+    #[inline(always)]
+    pub(super) fn top(&self, row: usize) -> usize {
+        self.start(row % self.rows, self.whole[0])
+    }
+
+    /// Where a row of an image's tiles begins of which so many are whole, or a column.
+    #[inline(always)]
+    fn start(&self, row: usize, whole: usize) -> usize {
+        row * self.step - row.saturating_sub(whole) * (self.step / 4)
+    }
+
     /// The tile at `column` of the row of tiles `row`, counted through all images.
     #[inline(always)]
     fn tile(&self, row: usize, column: usize) -> Tile {
         let (image, row) = (row / self.rows, row % self.rows);
-        let top = (row * self.step) as isize - self.margin as isize;
-        let left = (column * self.step) as isize - self.margin as isize;
+        let [rows, columns] = self.whole;
+        let top = self.start(row, rows) as isize - self.margin as isize;
+        let left = self.start(column, columns) as isize - self.margin as isize;
         let first = ((image * self.height) as isize + top) * self.width as isize + left;
-        Tile { top, left, height: self.height as isize, width: self.width as isize, first }
+        let (height, width) = (self.height as isize, self.width as isize);
+        let kind = match (row < rows, column < columns) {
+            (true, true) => WHOLE,
+            (true, false) => NARROW,
+            (false, true) => LOW,
+            (false, false) => SMALL,
+        };
+        Tile { kind, top, left, height, width, first }
     }
 }
 
 /// One tile: where it lies on its image.
 #[derive(Clone, Copy)]
 struct Tile {
+    kind: u8,
     top: isize,
     left: isize,
     height: isize,
@@ -186,13 +312,16 @@ impl Tile {
         (0..self.width).contains(&(self.left + x as isize))
     }
 
+    /// Its kind, or [`INSIDE`] if a whole one has `size` rows.
     #[inline(always)]
-    fn inside(&self, size: usize) -> bool {
+    fn kind_inside(&self, size: usize) -> u8 {
         let last = size - 1;
-        self.row_inside(0)
+        let inside = self.kind == WHOLE
+            && self.row_inside(0)
             && self.column_inside(0)
             && self.row_inside(last)
-            && self.column_inside(last)
+            && self.column_inside(last);
+        if inside { INSIDE } else { self.kind }
     }
 
     /// The pixel at row `y` and column `x` of the tile, counted through all images.
@@ -290,33 +419,44 @@ impl<
         let Tiling { width, channels, columns, step, .. } = of.tiling;
         assert!(of.layout.width.is_multiple_of(S::LANES));
         assert!(channels.div_ceil(VECTORS) <= of.layout.padded);
-        let tiles = counts::product([of.rows, columns]);
-        assert!(tiles.div_ceil(TILES) <= of.layout.tiles && of.layout.len() <= of.points.len());
+        let mut numbers = of.layout.numbers(&of.tiling, of.first, of.rows, TILES);
+        assert!(of.layout.len() <= of.points.len());
         let below = step.wrapping_mul(width * channels);
         let ahead = below <= AHEAD;
         of.tiling.check(of.first, of.rows);
         let touched = of.tiling.touched(of.first, of.rows, IN);
         assert!(of.start <= touched.start && touched.end <= of.start + of.images.len());
         let images = of.images.as_ptr().wrapping_sub(of.start);
+        let points = of.points.as_mut_ptr();
         // The points of one tile and one vector, before two of these become words.
         let mut held = [[[s.zero(); POINTS]; POINTS]; 2];
         let places = std::array::from_fn(|y| std::array::from_fn(|x| (y * POINTS + x) * S::LANES));
-        for first in (0..tiles).step_by(TILES) {
-            let here: [Tile; TILES] = std::array::from_fn(|i| {
-                let number = (first + i).min(tiles - 1);
-                of.tiling.tile(of.first + number / columns, number % columns)
-            });
-            let inside = here.map(|tile| tile.inside(IN));
+        // Of each kind the tile that waits for another one, and for the end if none comes.
+        let mut waiting = [None; KINDS];
+        let tiles = of.rows * columns;
+        for at in 0..tiles + (TILES - 1) * KINDS {
+            let next = (at < tiles).then(|| of.tiling.tile(of.first + at / columns, at % columns));
+            let kind = next.map_or(at.wrapping_sub(tiles), |tile| usize::from(tile.kind));
+            let here = match waiting[kind].take() {
+                None if TILES > 1 => {
+                    waiting[kind] = next;
+                    continue;
+                }
+                None => [next, None],
+                first => [first, next],
+            };
+            let inside = here.map(|tile| tile.map_or(INSIDE, |tile| tile.kind_inside(IN)));
+            let number = numbers[kind];
+            numbers[kind] += 1;
             for start in (0..channels).step_by(VECTORS * S::LANES) {
-                let to = of.layout.at(first / TILES, start / VECTORS);
-                // SAFETY: a vector of a row inside each matrix.
-                let to = unsafe { of.points.as_mut_ptr().add(to) };
+                let to = points.wrapping_add(of.layout.at(number, start / VECTORS));
                 for which in 0..TILES * VECTORS {
-                    let (tile, channel) = (which % TILES, start + which % VECTORS * S::LANES);
-                    if first + tile >= tiles || channel >= channels {
+                    let channel = start + which % VECTORS * S::LANES;
+                    let tile = here[which % TILES].filter(|_| channel < channels);
+                    let Some(tile) = tile else {
                         held[which] = [[s.zero(); POINTS]; POINTS];
                         continue;
-                    }
+                    };
                     let lanes = S::LANES.min(channels - channel);
                     let (to, offsets) = match TILES * VECTORS {
                         1 => (to, &of.layout.offsets),
@@ -324,12 +464,14 @@ impl<
                     };
                     // SAFETY: a tile inside its image, and `load` otherwise, reads `lanes` channels from `channel`
                     // of pixels inside the images, which the slice was checked to hold as far as the tiles touch
-                    // them; what is written is a vector of a row inside each matrix, or of those that are held.
+                    // them; what is written is a vector of a row inside each matrix, for the layout is that of these
+                    // tiles, and has such a row for each product that a tile of this kind and number takes, or of those
+                    // that are held.
                     unsafe {
                         let map = To::<S, M, IN, POINTS> {
                             s,
                             map: PhantomData,
-                            tile: here[tile],
+                            tile,
                             from: images.wrapping_add(channel),
                             channels,
                             below,
@@ -337,25 +479,44 @@ impl<
                             to,
                             offsets,
                         };
-                        match (inside[tile], lanes == S::LANES) {
-                            (true, true) if ahead => map.run::<true, false, true>(),
-                            (true, true) => map.run::<true, false, false>(),
-                            (true, false) => map.run::<true, true, false>(),
-                            (false, true) => map.run::<false, false, false>(),
-                            (false, false) => map.run::<false, true, false>(),
-                        }
+                        run!(map, inside[which % TILES], lanes == S::LANES, ahead);
                     }
                 }
                 if TILES * VECTORS == 1 {
                     continue;
                 }
-                for (y, x) in (0..POINTS).flat_map(|y| (0..POINTS).map(move |x| (y, x))) {
-                    let (a, b) = (held[0][y][x], held[1][y][x]);
-                    let v = if TILES == 1 { s.narrow(a, b) } else { s.pack(a, b) };
-                    // SAFETY: as above.
-                    unsafe { s.store_ptr(to.add(of.layout.offsets[y][x]), v) };
+                let offsets = &of.layout.offsets;
+                // SAFETY: as above.
+                unsafe {
+                    match kind as u8 {
+                        WHOLE => words::<S, TILES, POINTS, WHOLE>(s, &held, to, offsets),
+                        NARROW => words::<S, TILES, POINTS, NARROW>(s, &held, to, offsets),
+                        LOW => words::<S, TILES, POINTS, LOW>(s, &held, to, offsets),
+                        _ => words::<S, TILES, POINTS, SMALL>(s, &held, to, offsets),
+                    }
                 }
             }
+        }
+    }
+}
+
+/// Stores words of the points of two tiles of one kind, or of two vectors of channels of one tile.
+///
+/// # Safety
+/// `to` is a vector at the offset of each product that the kind has.
+#[inline(always)]
+unsafe fn words<S: Simd, const TILES: usize, const POINTS: usize, const KIND: u8>(
+    s: S,
+    [low, high]: &[[[S::V; POINTS]; POINTS]; 2],
+    to: *mut f32,
+    offsets: &[[usize; POINTS]; POINTS],
+) {
+    for y in (0..POINTS).filter(|y| has_row(KIND, *y, POINTS)) {
+        for x in (0..POINTS).filter(|x| has_column(KIND, *x, POINTS)) {
+            let (a, b) = (low[y][x], high[y][x]);
+            let v = if TILES == 1 { s.narrow(a, b) } else { s.pack(a, b) };
+            // SAFETY: the caller's promise.
+            unsafe { s.store_ptr(to.wrapping_add(offsets[y][x]), v) };
         }
     }
 }
@@ -377,17 +538,20 @@ struct To<'a, S, M, const IN: usize, const POINTS: usize> {
 
 impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S, M, IN, POINTS> {
     /// # Safety
-    /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes, `AHEAD` to
-    /// ask for the tile below; `from` reaches all pixels inside the image, `to` a vector at each of the offsets.
+    /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;
+    /// `from` reaches all pixels inside the image, `to` a vector at the offset of each product that the kind has.
     #[inline(always)]
-    unsafe fn run<const INSIDE: bool, const PARTIAL: bool, const AHEAD: bool>(self) {
+    unsafe fn run<const KIND: u8, const PARTIAL: bool, const AHEAD: bool>(self) {
         let s = self.s;
         let mut half = [[s.zero(); IN]; POINTS];
         for x in 0..IN {
+            if !has_column(KIND, x, IN) {
+                continue;
+            }
             let mut column = [s.zero(); IN];
-            if INSIDE || self.tile.column_inside(x) {
+            if KIND == INSIDE || self.tile.column_inside(x) {
                 for (y, v) in column.iter_mut().enumerate() {
-                    if INSIDE || self.tile.row_inside(y) {
+                    if has_row(KIND, y, IN) && (KIND == INSIDE || self.tile.row_inside(y)) {
                         let from = self
                             .from
                             .wrapping_offset(self.tile.pixel(y, x) * self.channels as isize);
@@ -411,10 +575,14 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S
             }
         }
         for (y, row) in half.into_iter().enumerate() {
-            let mapped = M::apply(s, row);
-            for (x, v) in mapped.into_iter().enumerate() {
-                // SAFETY: the caller's promise.
-                unsafe { s.store_ptr(self.to.add(self.offsets[y][x]), v) };
+            if has_row(KIND, y, POINTS) {
+                let mapped = M::apply(s, row);
+                for (x, v) in mapped.into_iter().enumerate() {
+                    if has_column(KIND, x, POINTS) {
+                        // SAFETY: the caller's promise.
+                        unsafe { s.store_ptr(self.to.wrapping_add(self.offsets[y][x]), v) };
+                    }
+                }
             }
         }
     }
@@ -448,8 +616,8 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
         assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
         assert_eq!(margin, 0);
         assert!(self.channel + channels <= pixel);
-        let tiles = counts::product([self.rows, columns]);
-        assert!(tiles <= self.layout.tiles && self.layout.len() <= self.points.len());
+        let mut numbers = self.layout.numbers(&self.tiling, self.first, self.rows, 1);
+        assert!(self.layout.len() <= self.points.len());
         let below = step.wrapping_mul(width * pixel);
         let ahead = below <= AHEAD;
         self.tiling.check(self.first, self.rows);
@@ -457,21 +625,23 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
         assert_eq!(covered.len(), self.images.len());
         let (images, add) = self.images.parts();
         let start = images.as_mut_ptr().wrapping_sub(covered.start);
+        let points = self.points.as_ptr();
         for row in 0..self.rows {
             for column in 0..columns {
                 let tile = self.tiling.tile(self.first + row, column);
-                let inside = tile.inside(OUT);
-                let number = row * columns + column;
+                let kind = tile.kind_inside(OUT);
+                let number = numbers[usize::from(tile.kind)];
+                numbers[usize::from(tile.kind)] += 1;
                 let mut channel = 0;
                 while channel < channels {
                     let lanes = S::LANES.min(channels - channel);
-                    // SAFETY: a vector of a row inside each matrix is read, and `lanes` channels from `channel` are
+                    // SAFETY: a vector of a row inside each matrix is read, as above, and `lanes` channels from `channel` are
                     // written of pixels inside both the tile and its image, all of them covered by `images`.
                     unsafe {
                         let map = From::<S, M, POINTS, OUT> {
                             s,
                             map: PhantomData,
-                            from: self.points.as_ptr().add(self.layout.at(number, channel)),
+                            from: points.wrapping_add(self.layout.at(number, channel)),
                             offsets: &self.layout.offsets,
                             tile,
                             to: start.wrapping_add(self.channel + channel),
@@ -480,13 +650,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
                             lanes,
                             add,
                         };
-                        match (inside, lanes == S::LANES) {
-                            (true, true) if ahead => map.run::<true, false, true>(),
-                            (true, true) => map.run::<true, false, false>(),
-                            (true, false) => map.run::<true, true, false>(),
-                            (false, true) => map.run::<false, false, false>(),
-                            (false, false) => map.run::<false, true, false>(),
-                        }
+                        run!(map, kind, lanes == S::LANES, ahead);
                     }
                     channel += S::LANES;
                 }
@@ -516,17 +680,23 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
     From<'_, S, M, POINTS, OUT>
 {
     /// # Safety
-    /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes, `AHEAD` to
-    /// ask for the tile below; `from` is a vector at each of the offsets, `to` reaches all of the tile's pixels inside the image.
+    /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;
+    /// `from` is a vector at the offset of each product that the kind has, `to` reaches all of the tile's pixels inside
+    /// the image.
     #[inline(always)]
-    unsafe fn run<const INSIDE: bool, const PARTIAL: bool, const AHEAD: bool>(self) {
+    unsafe fn run<const KIND: u8, const PARTIAL: bool, const AHEAD: bool>(self) {
         let s = self.s;
         let mut half = [[s.zero(); POINTS]; OUT];
         for x in 0..POINTS {
+            if !has_column(KIND, x, POINTS) {
+                continue;
+            }
             let mut column = [s.zero(); POINTS];
             for (y, v) in column.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                *v = unsafe { s.load_ptr(self.from.add(self.offsets[y][x])) };
+                if has_row(KIND, y, POINTS) {
+                    // SAFETY: the caller's promise.
+                    *v = unsafe { s.load_ptr(self.from.wrapping_add(self.offsets[y][x])) };
+                }
             }
             let mapped = M::apply(s, column);
             for y in 0..OUT {
@@ -534,12 +704,12 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
             }
         }
         for (y, row) in half.into_iter().enumerate() {
-            if !INSIDE && !self.tile.row_inside(y) {
+            if !has_row(KIND, y, OUT) || KIND != INSIDE && !self.tile.row_inside(y) {
                 break;
             }
             let mapped = M::apply(s, row);
             for (x, v) in mapped.into_iter().enumerate() {
-                if INSIDE || self.tile.column_inside(x) {
+                if has_column(KIND, x, OUT) && (KIND == INSIDE || self.tile.column_inside(x)) {
                     let to = self.to.wrapping_offset(self.tile.pixel(y, x) * self.pixel as isize);
                     if AHEAD {
                         s.prefetch(to.wrapping_add(self.below));
@@ -563,22 +733,23 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
 }
 
 impl Tiling {
-    /// The elements that the tiles of `rows` rows from row `first`, `size` high, may have inside their images, and those
-    /// between.
-    pub(super) fn touched(&self, first: usize, rows: usize, size: usize) -> std::ops::Range<usize> {
+    /// The elements that the tiles of `rows` rows from row `first`, of which whole ones are `size` high, may have inside
+    /// their images, and those between.
+    pub(super) fn touched(&self, first: usize, rows: usize, size: usize) -> Range<usize> {
         let line = |row: usize, below: usize| {
-            let (image, row) = (row / self.rows, row % self.rows);
-            let y = (row * self.step + below).saturating_sub(self.margin).min(self.height);
-            (image * self.height + y) * self.width * self.channels
+            let y = (self.top(row) + below).saturating_sub(self.margin).min(self.height);
+            (row / self.rows * self.height + y) * self.width * self.channels
         };
-        line(first, 0)..line(first + rows - 1, size)
+        let last = first + rows - 1;
+        let whole = last % self.rows < self.whole[0];
+        line(first, 0)..line(last, if whole { size } else { short(size) })
     }
 
-    /// The elements that `rows` rows of tiles from row `first`, each `step` high, cover.
-    pub(super) fn covered(&self, first: usize, rows: usize) -> std::ops::Range<usize> {
+    /// The elements that `rows` rows of tiles from row `first` cover.
+    pub(super) fn covered(&self, first: usize, rows: usize) -> Range<usize> {
         let line = |row: usize| {
-            let (image, row) = (row / self.rows, row % self.rows);
-            (image * self.height + (row * self.step).min(self.height)) * self.width * self.channels
+            let y = self.top(row).min(self.height);
+            (row / self.rows * self.height + y) * self.width * self.channels
         };
         line(first)..line(first + rows)
     }
