@@ -32,7 +32,7 @@ pub trait Scheme: Send + Sync {
     /// Checks the settings by themselves.
     ///
     /// # Errors
-    /// [`Error::Config`] names the setting, its value and what to write instead.
+    /// [`Error::Config`](crate::Error::Config) names the setting, its value and what to write instead.
     fn validate(&self) -> Result<()> {
         Ok(())
     }

@@ -21,7 +21,7 @@ pub struct Isa {
     bf16: Option<Bf16>,
 }
 
-/// What multiplies bf16: words of two values, whose products are summed in f32 by [`Simd::dot`].
+/// What multiplies bf16: words of two values, whose products are summed in f32 by `Simd::dot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bf16 {
     /// `VDPBF16PS` of AVX512-BF16, which this CPU has.
