@@ -50,15 +50,15 @@ fn launch(program: &Program, processes: &str, arguments: &[&str]) -> (Option<i32
     (output.status.code(), said)
 }
 
-/// What a run's record tells of steps and epochs, but for times and the two directions: means of shards come
-/// back within one process, and between processes nothing does. What was sent is in `wire_bytes` too.
+/// What a run's record tells of steps and epochs, but for times, the two directions and what moves within groups:
+/// means of shards come back within one process, and between processes nothing does; plain values are handed on within
+/// a group as what joins its ranks can. What was sent between groups is in `wire_bytes`.
 fn told(run: &Path) -> Vec<Value> {
     let mut told = crate::common::told(run);
     for event in &mut told {
-        event
-            .as_object_mut()
-            .unwrap()
-            .retain(|key, _| key != "uplink_bytes" && key != "downlink_bytes");
+        event.as_object_mut().unwrap().retain(|key, _| {
+            !["uplink_bytes", "downlink_bytes", "local_bytes"].contains(&key.as_str())
+        });
     }
     told
 }
