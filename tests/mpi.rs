@@ -90,6 +90,7 @@ fn processes_train_the_run_of_threads() {
         ],
         &["scheme=topk", "policy.feedback={ efsgdm = 0.5 }", "optimizer.momentum=0"],
         &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
+        &["scheme=topk", "local.steps=3"],
     ] {
         let settings = sets(settings);
         let (_threads, run) = alone(&settings);
