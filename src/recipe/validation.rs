@@ -173,12 +173,15 @@ impl Recipe {
                 policy.momentum()
             )
         })?;
-        refuse(policy.efsgdm() > 0.0 && momentum > 0.0, || {
+        refuse((policy.efsgdm() > 0.0 || policy.shares_momentum()) && momentum > 0.0, || {
+            let (form, kept) = match policy.efsgdm() > 0.0 {
+                true => ("efsgdm", "every rank keeps"),
+                false => ("momentum", "ranks share"),
+            };
             format!(
-                "policy.feedback.efsgdm = {} is a momentum that every rank keeps, and \
+                "policy.feedback.{form} is a momentum that {kept}, and \
                  optimizer.momentum = {momentum} would act on top of it; write optimizer.momentum = 0, \
-                 or leave policy.feedback out",
-                policy.efsgdm()
+                 or leave policy.feedback out"
             )
         })
     }
@@ -202,6 +205,33 @@ impl Recipe {
         optimizer: &dyn optimizer::Definition,
         scheme: &dyn Scheme,
     ) -> anyhow::Result<()> {
+        let needed = optimizer.policy();
+        let name = optimizer.about().name;
+        refuse(needed.clone().or(policy.clone()) != *policy, || {
+            let told = toml::to_string(&needed).unwrap_or_default().trim().replace('\n', " and ");
+            format!(
+                "optimizer.kind = \"{name}\" needs a policy with {told}, and the recipe has another; leave these keys of \
+                 policy out, or choose another optimizer, such as \"adamw\""
+            )
+        })?;
+        let shares = policy.shares_momentum();
+        refuse(needed.feedback.is_some() && self.is_local(), || {
+            format!(
+                "optimizer.kind = \"{name}\" exchanges its momentum at every step, and local steps exchange weights; \
+                 write optimizer.kind = \"adamw\", or local.steps = 1 and no outer optimizer"
+            )
+        })?;
+        refuse(
+            shares && !self.is_local() && self.train.clip_norm.is_some_and(|clip| clip > 0.0),
+            || {
+                let clip = self.train.clip_norm.unwrap_or_default();
+                format!(
+                    "train.clip_norm = {clip} would clip the momentum that ranks share, and they would not know; write \
+                 train.clip_norm = 0, and policy.clip_norm = {:.4} to clip every rank's gradient",
+                    clip * (self.workers as f64).sqrt()
+                )
+            },
+        )?;
         let correction = policy.momentum();
         let followed = optimizer.follows_correction();
         refuse(correction > 0.0 && followed.is_err() && !self.is_local(), || {
