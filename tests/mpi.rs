@@ -89,6 +89,14 @@ fn processes_train_the_run_of_threads() {
             "policy.feedback={ decay = 0.9 }",
         ],
         &["scheme=topk", "policy.feedback={ efsgdm = 0.5 }", "optimizer.momentum=0"],
+        &["scheme=demo", "optimizer={ kind = 'sgd', momentum = 0, sign = true }"],
+        &[
+            "scheme=onebit",
+            "optimizer={ kind = 'onebit-adam', warmup_steps = 3 }",
+            "exchange.topology=sharded",
+            "exchange.downlink=compressed",
+            "policy.bucketing=parameter",
+        ],
         &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
         &["scheme=topk", "local.steps=3"],
     ] {

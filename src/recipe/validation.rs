@@ -205,33 +205,22 @@ impl Recipe {
         optimizer: &dyn optimizer::Definition,
         scheme: &dyn Scheme,
     ) -> anyhow::Result<()> {
-        let needed = optimizer.policy();
-        let name = optimizer.about().name;
+        let (needed, name) = (optimizer.policy(), optimizer.about().name);
         refuse(needed.clone().or(policy.clone()) != *policy, || {
-            let told = toml::to_string(&needed).unwrap_or_default().trim().replace('\n', " and ");
+            let keys = toml::Table::try_from(&needed).unwrap_or_default().into_iter();
+            let keys: Vec<_> = keys.map(|(key, value)| format!("policy.{key} = {value}")).collect();
             format!(
-                "optimizer.kind = \"{name}\" needs a policy with {told}, and the recipe has another; leave these keys of \
-                 policy out, or choose another optimizer, such as \"adamw\""
+                "optimizer.kind = \"{name}\" needs {}, and the recipe says something else; leave these keys out, or \
+                 write another optimizer, such as \"adamw\"",
+                keys.join(" and ")
             )
         })?;
-        let shares = policy.shares_momentum();
         refuse(needed.feedback.is_some() && self.is_local(), || {
             format!(
                 "optimizer.kind = \"{name}\" exchanges its momentum at every step, and local steps exchange weights; \
                  write optimizer.kind = \"adamw\", or local.steps = 1 and no outer optimizer"
             )
         })?;
-        refuse(
-            shares && !self.is_local() && self.train.clip_norm.is_some_and(|clip| clip > 0.0),
-            || {
-                let clip = self.train.clip_norm.unwrap_or_default();
-                format!(
-                    "train.clip_norm = {clip} would clip the momentum that ranks share, and they would not know; write \
-                 train.clip_norm = 0, and policy.clip_norm = {:.4} to clip every rank's gradient",
-                    clip * (self.workers as f64).sqrt()
-                )
-            },
-        )?;
         let correction = policy.momentum();
         let followed = optimizer.follows_correction();
         refuse(correction > 0.0 && followed.is_err() && !self.is_local(), || {
@@ -283,6 +272,14 @@ impl Recipe {
                 feeds_back.unwrap_or(scheme).about().name,
                 clip.unwrap_or_default() * (self.workers as f64).sqrt(),
                 clip = clip.unwrap_or_default()
+            )
+        })?;
+        refuse(clip.is_some() && policy.shares_momentum() && !self.is_local(), || {
+            let clip = clip.unwrap_or_default();
+            format!(
+                "train.clip_norm = {clip} would clip the momentum that ranks share, and they would go on with the whole \
+                 of it; write train.clip_norm = 0, and policy.clip_norm = {:.4} to clip every rank's gradient",
+                clip * (self.workers as f64).sqrt()
             )
         })
     }

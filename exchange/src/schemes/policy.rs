@@ -215,7 +215,7 @@ impl Policy {
                 return Err(Error::Invalid {
                     problem: format!(
                         "the residual of scheme `{name}` is its momentum, which fades by the scheme's `decay`, and \
-                         the policy has another form of feedback, or a momentum correction, around it; leave \
+                         another form of feedback, or a momentum correction, is to surround it; leave \
                          `feedback` and `momentum_correction` out, or for `{name}` in a rule write the same \
                          feedback = {{ decay = … }}"
                     ),

@@ -261,6 +261,25 @@ mod tests {
     }
 
     #[test]
+    fn signs_have_no_momentum_and_decay_no_part_in_them() {
+        let decay = 0.2;
+        let sgd = Sgd { momentum: 0.0, sign: true, weight_decay: decay, ..Sgd::default() };
+        let moved = expected(|weight, _, gradient| {
+            (weight * (1.0 - RATE * decay) - RATE * gradient.signum(), 0.0)
+        });
+        for sgd in [sgd.clone(), Sgd { decoupled: true, ..sgd.clone() }] {
+            assert_close(trained(&sgd, false), moved);
+            assert!(sgd.validate().is_ok() && Rule::coasting(&sgd).is_none());
+        }
+        let (mut still, gradient, state) = ([1.0, 2.0], [0.0, -0.0], Slices::new(&mut [], 0..2));
+        let now = Now { rate: RATE, step: 1, name: "w", shape: &[2], is_norm_bias: false };
+        let plain = Sgd { weight_decay: 0.0, ..sgd.clone() };
+        plain.update(Piece { weights: &mut still, gradient: &gradient, state }, &now);
+        assert_eq!(still, [1.0, 2.0]);
+        assert!(Sgd { momentum: 0.9, ..sgd }.validate().unwrap_err().contains("momentum = 0"));
+    }
+
+    #[test]
     fn a_rate_of_nothing_is_refused() {
         for norm_bias_rate in [0.0, -1.0, f64::NAN] {
             let sgd = Sgd { norm_bias_rate, ..Sgd::default() };

@@ -5,6 +5,7 @@
 
 use std::f64::consts::PI;
 
+use super::LONGEST;
 use crate::simd::wide;
 
 /// The transforms of some lengths.
@@ -52,12 +53,8 @@ impl Dct {
         Self(lengths.into_iter().map(Matrix::new).collect())
     }
 
-    fn matrix(&self, way: Transform, length: usize) -> &[f32] {
-        let matrix = &self.0[self.0.partition_point(|matrix| matrix.length < length)];
-        match way {
-            Transform::There => &matrix.there,
-            Transform::Back => &matrix.back,
-        }
+    fn matrix(&self, length: usize) -> &Matrix {
+        &self.0[self.0.partition_point(|matrix| matrix.length < length)]
     }
 
     /// Overwrites `made` by the transform of the rows and columns of `given`, a matrix of these sides.
@@ -72,35 +69,55 @@ impl Dct {
         half: &mut [f32],
         made: &mut [f32],
     ) {
-        let (across, down) = (self.matrix(way, width), self.matrix(way, height));
-        wide!(products(given, [across, down], [width, height], half, made));
+        let (down, across) = (self.matrix(height), self.matrix(width));
+        let [down, across] = match way {
+            Transform::There => [&down.back, &across.there],
+            Transform::Back => [&down.there, &across.back],
+        };
+        wide!(products(given, [down, across], [height, width], half, made));
     }
 }
 
-/// made = downᵀ·(given·across). Of what arrives most numbers are zero, and so are rows of them: they are passed over.
+/// made = down·given·across. What arrives is mostly zeros: they, and rows of them, are passed over.
 #[inline(always)]
 pub(super) fn products(
     given: &[f32],
-    [across, down]: [&[f32]; 2],
-    [width, height]: [usize; 2],
+    [down, across]: [&[f32]; 2],
+    [height, width]: [usize; 2],
     half: &mut [f32],
     made: &mut [f32],
 ) {
-    half.fill(0.0);
-    made.fill(0.0);
-    for (given, half) in given.chunks_exact(width).zip(half.chunks_exact_mut(width)) {
-        for (factor, wave) in given.iter().zip(across.chunks_exact(width)) {
-            if *factor != 0.0 {
-                half.iter_mut().zip(wave).for_each(|(sum, wave)| *sum += factor * wave);
-            }
-        }
+    let mut counts = [false; LONGEST];
+    let rows = given.chunks_exact(width).zip(half.chunks_exact_mut(width));
+    for ((given, half), counts) in rows.zip(&mut counts) {
+        combine(given, across, |place| given[place] != 0.0, half);
+        *counts = half.iter().any(|value| *value != 0.0);
     }
-    for (half, waves) in half.chunks_exact(width).zip(down.chunks_exact(height)) {
-        if half.iter().all(|value| *value == 0.0) {
-            continue;
+    for (factors, made) in down.chunks_exact(height).zip(made.chunks_exact_mut(width)) {
+        combine(factors, half, |row| counts[row], made);
+    }
+}
+
+/// Columns whose sums stay in registers.
+const LANES: usize = 32;
+
+/// Overwrites `sum` by the sum of those rows that count, each times its factor.
+#[inline(always)]
+fn combine(factors: &[f32], rows: &[f32], counts: impl Fn(usize) -> bool, sum: &mut [f32]) {
+    let width = sum.len();
+    let (whole, rest) = sum.as_chunks_mut::<LANES>();
+    let start = LANES * whole.len();
+    for (number, sum) in whole.iter_mut().enumerate() {
+        let mut sums = [0f32; LANES];
+        for (place, factor) in factors.iter().enumerate().filter(|(place, _)| counts(*place)) {
+            let row = &rows[place * width + LANES * number..][..LANES];
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += factor * value);
         }
-        for (factor, made) in waves.iter().zip(made.chunks_exact_mut(width)) {
-            made.iter_mut().zip(half).for_each(|(sum, value)| *sum += factor * value);
-        }
+        *sum = sums;
+    }
+    rest.fill(0.0);
+    for (place, factor) in factors.iter().enumerate().filter(|(place, _)| counts(*place)) {
+        let row = &rows[place * width + start..][..rest.len()];
+        rest.iter_mut().zip(row).for_each(|(sum, value)| *sum += factor * value);
     }
 }
