@@ -87,36 +87,50 @@ pub(super) fn products(
     half: &mut [f32],
     made: &mut [f32],
 ) {
-    let mut counts = [false; LONGEST];
-    let rows = given.chunks_exact(width).zip(half.chunks_exact_mut(width));
-    for ((given, half), counts) in rows.zip(&mut counts) {
-        combine(given, across, |place| given[place] != 0.0, half);
-        *counts = half.iter().any(|value| *value != 0.0);
+    let mut places = [0; LONGEST];
+    for (given, half) in given.chunks_exact(width).zip(half.chunks_exact_mut(width)) {
+        let count = list(given.iter().map(|value| *value != 0.0), &mut places);
+        combine(given, &places[..count], across, half);
     }
+    let rows = half.chunks_exact(width);
+    let count = list(rows.map(|row| row.iter().any(|value| *value != 0.0)), &mut places);
     for (factors, made) in down.chunks_exact(height).zip(made.chunks_exact_mut(width)) {
-        combine(factors, half, |row| counts[row], made);
+        combine(factors, &places[..count], half, made);
     }
 }
 
-/// Columns whose sums stay in registers.
-const LANES: usize = 32;
-
-/// Overwrites `sum` by the sum of those rows that count, each times its factor.
+/// Writes down the places at which something counts; their number.
 #[inline(always)]
-fn combine(factors: &[f32], rows: &[f32], counts: impl Fn(usize) -> bool, sum: &mut [f32]) {
+fn list(counts: impl Iterator<Item = bool>, places: &mut [u8; LONGEST]) -> usize {
+    let mut count = 0;
+    for (place, counts) in (0..LONGEST as u8).zip(counts) {
+        places[count] = place;
+        count += usize::from(counts);
+    }
+    count
+}
+
+/// Columns whose sums stay in registers: a tile's at the defaults.
+const LANES: usize = 64;
+
+/// Overwrites `sum` by the sum of the rows at these places, each times its factor.
+#[inline(always)]
+fn combine(factors: &[f32], places: &[u8], rows: &[f32], sum: &mut [f32]) {
     let width = sum.len();
+    let terms = || places.iter().map(|place| (factors[usize::from(*place)], usize::from(*place)));
     let (whole, rest) = sum.as_chunks_mut::<LANES>();
     let start = LANES * whole.len();
     for (number, sum) in whole.iter_mut().enumerate() {
         let mut sums = [0f32; LANES];
-        for (place, factor) in factors.iter().enumerate().filter(|(place, _)| counts(*place)) {
-            let row = &rows[place * width + LANES * number..][..LANES];
+        for (factor, place) in terms() {
+            let row = rows[place * width + LANES * number..].first_chunk::<LANES>();
+            let row = row.expect("invariant: a row has the columns of its sum");
             sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += factor * value);
         }
         *sum = sums;
     }
     rest.fill(0.0);
-    for (place, factor) in factors.iter().enumerate().filter(|(place, _)| counts(*place)) {
+    for (factor, place) in terms() {
         let row = &rows[place * width + start..][..rest.len()];
         rest.iter_mut().zip(row).for_each(|(sum, value)| *sum += factor * value);
     }

@@ -98,12 +98,12 @@ fn what_is_left_has_no_strong_frequency() {
 /// What a transform comes to does not depend on the vectors of the processor.
 #[test]
 fn every_processor_comes_to_the_same() {
-    let (given, waves) = (numbers(280), [numbers(49), numbers(1600)]);
+    let (given, waves) = (numbers(560), [numbers(49), numbers(6400)]);
     let of = |machine: pulp::Arch| {
-        let (mut half, mut made) = (vec![0.0; 280], vec![0.0; 280]);
+        let (mut half, mut made) = (vec![0.0; 560], vec![0.0; 560]);
         machine.dispatch(|| {
             let [down, across] = &waves;
-            dct::products(&given, [down, across], [7, 40], &mut half, &mut made);
+            dct::products(&given, [down, across], [7, 80], &mut half, &mut made);
         });
         bits(&made)
     };
