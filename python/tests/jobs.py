@@ -102,16 +102,17 @@ def without_hook(rank, world_size, steps):
     return found
 
 
-def half(rank, world_size, dtype):
-    """Gradients of 16 bits: the mean of one step, and the mean of the ranks' own in float32."""
-    ddp, state = wrapped("dense", dtype=dtype, timeout=30)
+def half(rank, world_size, scheme, dtype):
+    """Gradients of 16 bits: the mean of the third step, what it cost, and the mean of the ranks' own in
+    float32."""
+    ddp, state = wrapped(scheme, dtype=dtype, timeout=30)
     plain = model(dtype)
     for step in range(3):
         plain.zero_grad()
         ddp.zero_grad()
         backward(plain, rank, step, dtype)
         backward(ddp, rank, step, dtype)
-    return gradients(plain), gradients(ddp), str(ddp.module[0].weight.grad.dtype)
+    return gradients(plain), gradients(ddp), str(ddp.module[0].weight.grad.dtype), state.traffic.wire_bytes
 
 
 def resumed(rank, world_size, scheme, settings, folder):
@@ -185,17 +186,23 @@ def not_finite(rank, world_size):
     return found, averager.step, gradients(module)
 
 
-def not_finite_in_ddp(rank, world_size):
-    """The same inside of DDP: what backward raises."""
-    ddp, state = wrapped("topk", timeout=30)
+def not_finite_in_ddp(rank, world_size, scheme, rank_of_nan):
+    """The same inside of DDP: what backward raises, and the steps and gradients after one that works."""
+    ddp, state = wrapped(scheme, timeout=30)
     backward(ddp, rank, 0)
     inputs, labels = batch(rank, 1)
-    if rank == 1:
+    if rank == rank_of_nan:
         inputs[0, 0] = float("nan")
+    loss = torch.nn.functional.cross_entropy(ddp(inputs), labels)
+    if rank_of_nan is None:
+        loss = 3e38 * ddp(inputs)[:, 0].mean()  # Finite on each rank, and their sum is not.
     try:
-        torch.nn.functional.cross_entropy(ddp(inputs), labels).backward()
+        loss.backward()
     except RuntimeError as error:
-        return str(error), state.step, state.failure
+        found = str(error), state.step, state.failure
+        ddp.zero_grad()
+        backward(ddp, rank, 2)
+        return *found, state.step, gradients(ddp)
     return None
 
 
@@ -557,7 +564,7 @@ def announced(rank, world_size):
     most memory that it asks for at once."""
     gloo = gradwire._gloo.Gloo(None, 2.0)
     if rank == 1:
-        header = torch.tensor([gradwire._gloo._MESSAGE, gradwire._gloo._LONGEST])
+        header = torch.tensor([gradwire._gloo._MESSAGE, gradwire._gloo._LONGEST, 0])
         gloo._send(header, 0, gradwire._gloo._HEADER).wait()
         return None
     empty, asked = torch.empty, []

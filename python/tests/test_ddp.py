@@ -106,12 +106,15 @@ def test_buckets_that_ddp_makes_anew_change_no_bit(bucket_cap_mb):
 
 @YOUNG
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_gradients_of_sixteen_bits(dtype):
-    ranks = run(jobs.half, 2, dtype)
+@pytest.mark.parametrize("world_size, scheme", [(2, "dense"), (4, "dense"), (2, "nonzero")])
+def test_gradients_of_sixteen_bits(dtype, world_size, scheme):
+    """Rounded once, from the mean in float32; and `dense` sends them as they are."""
+    ranks = run(jobs.half, world_size, scheme, dtype)
     expected = torch.from_numpy(rank_order_mean([rank[0] for rank in ranks])).to(dtype).float()
-    for _, mean, name in ranks:
+    for _, mean, name, sent in ranks:
         assert name == str(dtype)
         assert numpy.array_equal(mean, expected.numpy())
+        assert (sent < 2.01 * mean.size) == (scheme == "dense")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_a_checkpoint_of_every_rank_goes_on_as_if_never_stopped(scheme, settings
 
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize(
-    "scheme, settings", [("topk", {}), ("powersgd", {"bucketing": "parameter"})]
+    "scheme, settings", [("topk", {}), ("powersgd", {"bucketing": "parameter"}), ("dense", {})]
 )
 def test_a_killed_rank_is_named_by_all_others(victim, scheme, settings):
     timeout = 20.0
@@ -152,9 +155,10 @@ def test_a_killed_rank_is_named_by_all_others(victim, scheme, settings):
         assert (again, blamed) == ("PeerLostError", victim)
 
 
-def test_a_rank_that_stands_still_is_named_within_the_timeout():
+@pytest.mark.parametrize("scheme", ["topk", "dense"])
+def test_a_rank_that_stands_still_is_named_within_the_timeout(scheme):
     timeout = 3.0
-    ranks = run(jobs.killed, 2, "topk", {}, 1, jobs.STOP, timeout, killed=(1,))
+    ranks = run(jobs.killed, 2, scheme, {}, 1, jobs.STOP, timeout, killed=(1,))
     words, seconds, again, blamed = ranks[0]
     assert "rank 1 was silent for 3" in words, words
     assert timeout - 0.5 < seconds < 3 * timeout
@@ -180,10 +184,17 @@ def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank_and_no_other
     assert numpy.array_equal(ranks[0][2], ranks[1][2])
 
 
-def test_backward_says_which_rank_has_no_finite_gradient():
-    for words, step, failure in run(jobs.not_finite_in_ddp, 2):
-        assert "non-finite gradient on rank 1 at step 2" in words, words
-        assert step == 1 and failure is None
+@pytest.mark.parametrize("scheme", ["topk", "dense"])
+@pytest.mark.parametrize("rank", [1, None])
+def test_backward_says_which_rank_has_no_finite_gradient(scheme, rank):
+    if scheme == "topk" and rank is None:
+        pytest.skip("what it sends of it may be finite")
+    said = "non-finite gradient on rank 1 at step 2" if rank else "the mean"
+    ranks = run(jobs.not_finite_in_ddp, 2, scheme, rank)
+    for words, step, failure, after, mean in ranks:
+        assert said in words and "step 2" in words, words
+        assert step == 1 and failure is None and after == 2
+        assert numpy.array_equal(mean, ranks[0][4])
 
 
 def test_an_own_loop_with_an_averager():

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import time
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -48,9 +49,12 @@ _VERSION = 1
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 # What `torch.compile` and checkpointed modules put into the names of parameters.
 _WRAPPERS = re.compile(r"_orig_mod\.|_checkpoint_wrapped_module\.")
-# Bytes that the scheme `dense` sends as one, so that they leave while the backward pass still runs:
-# its mean has the same bits in any buckets.
-_DENSE_BUCKET = 1 << 22
+# Schemes whose mean has the same bits in any buckets, and the bytes that they send as one, so that these
+# leave while the backward pass still runs.
+_ANY_BUCKETS = {"dense", "half", "nonzero"}
+_BUCKET = 1 << 22
+# What a state has for each element of the gradient.
+_VECTORS = ("residual", "velocity", "average", "estimate")
 # What a rank's part is called in a checkpoint.
 _RANK = re.compile(r"rank\.\d+$")
 # The names of parameters that are numbered.
@@ -152,7 +156,7 @@ class _Ranks:
             return dict(self._saved) if self._saved is not None else self._head()
         saved: Dict[str, Any] = self._head()
         for name, values in self._exchange.state().items():
-            if name in ("residual", "velocity"):
+            if name in _VECTORS:
                 by_name = {one: values[place].copy() for one, place in self._saved_places.items()}
                 saved[name] = {one: torch.from_numpy(part) for one, part in by_name.items()}
             else:
@@ -216,7 +220,7 @@ class _Ranks:
         if saved["parameters"] != self._shapes:
             saved = self._fitting(saved)
         entries: Dict[str, Any] = {}
-        for name in ("residual", "velocity"):
+        for name in _VECTORS:
             if name in saved:
                 flat = numpy.zeros(len(self._view), dtype=numpy.float32)
                 for one, part in saved[name].items():
@@ -249,7 +253,7 @@ class _Ranks:
         )
         fresh = self._new_exchange(self._shapes).state()
         saved = dict(saved, parameters=self._shapes)
-        for name in ("residual", "velocity"):
+        for name in _VECTORS:
             if name in saved:
                 saved[name] = {one: part for one, part in saved[name].items() if one in kept}
                 fresh.pop(name, None)
@@ -343,7 +347,7 @@ def _dealt(ranks: List[Dict[str, Any]], rank: int, world_size: int) -> Dict[str,
     share = world_size / len(ranks)
     mine = ranks[rank::world_size]
     saved = dict(first, rank=rank, world_size=world_size)
-    for name in ("residual", "velocity"):
+    for name in _VECTORS[:-1]:  # The last is the mean over ranks already.
         if name in first:
             saved[name] = {
                 parameter: sum((one[name][parameter] * share for one in mine), torch.zeros_like(part))
@@ -364,6 +368,7 @@ class _Task:
         self.is_first: bool = bucket.index() == 0
         self.is_last: bool = bucket.is_last()
         self.names: List[str] = []
+        self.mean: Optional[torch.Tensor] = None
         device = self.buffer.device
         self.event: Optional[torch.cuda.Event] = None
         if device.type == "cuda":
@@ -429,8 +434,9 @@ class State(_Ranks):
                 "`mixed_precision=` (torch.autocast goes with a State), and without optimizers in "
                 "backward"
             )
-        if scheme == "dense" and settings.get("bucketing") is None:
-            settings["bucketing"] = _DENSE_BUCKET
+        if isinstance(scheme, str) and scheme in _ANY_BUCKETS and not settings.get("clip_norm"):
+            if settings.get("bucketing") is None:
+                settings["bucketing"] = _BUCKET
         super().__init__(
             scheme,
             parameters=parameters,
@@ -449,6 +455,16 @@ class State(_Ranks):
                 "gradwire.torch.Averager instead, or a scheme without error feedback",
                 stacklevel=2,
             )
+        # Whether messages are the plain values, which can be averaged where they lie.
+        self._is_plain = (
+            scheme == "dense"
+            and scaler is None
+            and not (settings.get("clip_norm") or settings.get("rules"))
+            and self.world_size > 1
+        )
+        # Whether those of this step are.
+        self._averages = False
+        self._seconds = 0.0
         self._ddp = None if ddp is None else weakref.ref(ddp)
         self._scaler = scaler
         self._tasks: List[_Task] = []
@@ -456,6 +472,8 @@ class State(_Ranks):
         self._awaited: List[List[str]] = []
         self._next = 0
         self._arrived: Set[str] = set()
+        # Of each bucket the mean, where values are averaged as they lie.
+        self._means: List[torch.Tensor] = []
         self._stream: Optional[torch.cuda.Stream] = None
         # What the rest of a step that failed meets.
         self._step_error: Optional[BaseException] = None
@@ -529,24 +547,41 @@ class State(_Ranks):
         if self._exchange is not None:
             if len(self._tasks) == 1:
                 self._exchange.begin(self._step + 1)
-            self._copy_in(task)
-            self._run_groups()
+                self._averages, self._seconds = self._is_plain, 0.0
+            self._note(task)
+            new = [task]
+            if self._averages and not self._average(task):
+                # From here on the step goes by messages, and so does what it has averaged: nothing of that
+                # has been handed on.
+                self._averages, new = False, self._tasks
+            if not self._averages:
+                for one in new:
+                    self._copy_in(one)
+                self._run_groups()
         if not task.is_last:
             return
         if self._exchange is None:
             self._learn_layout()
             for one in self._tasks:
+                self._note(one)
                 self._copy_in(one)
             assert self._exchange is not None
             self._exchange.begin(self._step + 1)
             self._run_groups()
-        if self._next < len(self._awaited):
-            missing = [name for name in self._awaited[self._next] if name not in self._arrived]
+        awaited = [name for names in self._awaited[self._next :] for name in names]
+        missing = [name for name in awaited if name not in self._arrived]
+        if missing:
             raise InputError(
                 f"parameter `{missing[0]}` is in no bucket of this step; make a new State when the "
                 "parameters of the model change"
             )
-        self._ended(self._exchange.finish(self._view))
+        if self._averages:
+            short = sum(
+                (4 - one.buffer.element_size()) * one.buffer.numel() for one in self._tasks
+            )
+            self._ended(self._exchange._averaged(short, self._seconds))
+        else:
+            self._ended(self._exchange.finish(self._view))
         self._plan(self._tasks)
         self._copy_out()
         self._begin_anew()
@@ -577,7 +612,8 @@ class State(_Ranks):
             )
         return name
 
-    def _copy_in(self, task: _Task) -> None:
+    def _note(self, task: _Task) -> None:
+        """Checks the parameters of a bucket that has come."""
         task.names = [self._name(one) for one in task.parameters]
         for name, gradient in zip(task.names, task.gradients):
             place = self._places.get(name)
@@ -590,6 +626,26 @@ class State(_Ranks):
             if name in self._arrived:
                 raise InputError(f"parameter `{name}` is in two buckets of this step")
             self._arrived.add(name)
+
+    def _average(self, task: _Task) -> bool:
+        """Averages a bucket's values where they lie: no copies in memory of the exchange, no frames. False
+        where one rank cannot, or the mean is not finite, and on all of them: then messages say why."""
+        values, turn = task.buffer, len(self._tasks) - 1
+        if values.is_cuda or values.is_sparse:
+            return False
+        if turn == len(self._means):
+            self._means.append(torch.empty(0, device="cpu"))
+        if self._means[turn].shape != values.shape or self._means[turn].dtype != values.dtype:
+            self._means[turn] = torch.empty_like(values)
+        mean, begin = self._means[turn], time.perf_counter()
+        if not self._transport.average(values, mean, (self._step + 1) << 24 | turn):
+            return False
+        self._seconds += time.perf_counter() - begin
+        task.mean = mean
+        least, most = torch.aminmax(mean) if mean.numel() else (mean, mean)
+        return bool(torch.isfinite(least).all() and torch.isfinite(most).all())
+
+    def _copy_in(self, task: _Task) -> None:
         with self._on_side_stream(task):
             for name, gradient in zip(task.names, task.gradients):
                 self._flat[self._places[name]].copy_(_dense(gradient), non_blocking=True)
@@ -635,6 +691,10 @@ class State(_Ranks):
 
     def _copy_out(self) -> None:
         for task in self._tasks:
+            if self._averages:
+                assert task.mean is not None
+                task.future.set_result(task.mean)
+                continue
             with self._on_side_stream(task):
                 for name, gradient in zip(task.names, task.gradients):
                     mean = self._flat[self._places[name]].view(gradient.shape)
