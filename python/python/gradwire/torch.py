@@ -5,8 +5,8 @@
     state = gradwire.torch.State("sidco", ratio=0.01)
     ddp.register_comm_hook(state, gradwire.torch.hook)
 
-`Averager` averages gradients in loops that have no DistributedDataParallel. `gather_state` collects
-every rank's residual for a checkpoint.
+`Averager` averages gradients in loops that have no DistributedDataParallel. `DiLoCo` exchanges every so many
+steps how far the weights have come. `gather_state` collects every rank's residual for a checkpoint.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ import time
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import numpy
 import torch
@@ -39,7 +39,7 @@ from ._gloo import Gloo
 from ._gradwire import Exchange, Traffic
 from ._schemes import Codec
 
-__all__ = ["Averager", "Checkpoint", "State", "gather_state", "hook"]
+__all__ = ["Averager", "Checkpoint", "DiLoCo", "State", "gather_state", "hook"]
 
 Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]], Iterable[torch.Tensor]]
 
@@ -65,7 +65,7 @@ class _Ranks:
     """The exchange of this process, with what State and Averager have in common: a layout that the
     first step fixes, the flat gradient in ordinary memory, the step's number, saved states."""
 
-    # The calls from a warning here to the line that makes the object.
+    # The calls from a warning here to the line that makes the object; 0 for no warning.
     _DEPTH = 2
 
     def __init__(
@@ -80,7 +80,8 @@ class _Ranks:
     ) -> None:
         # Refuses settings that are not possible before anybody waits for anybody.
         alone = Exchange({}, scheme, **settings)
-        if settings.get("momentum_correction") is None and "velocity" in alone.state():
+        corrects = "velocity" in alone.state()
+        if self._DEPTH and corrects and settings.get("momentum_correction") is None:
             warnings.warn(
                 f"scheme `{scheme}` applies momentum before it compresses, unless momentum_correction "
                 "says otherwise: give the optimizer none, or it acts twice (momentum_correction=0 "
@@ -264,9 +265,9 @@ class _Ranks:
         """One that has made no step."""
         return Exchange(shapes, self._scheme, self._transport, **self._settings)
 
-    def _build(self, shapes: Dict[str, List[int]], pinned: bool) -> None:
-        """Fixes the layout, as all ranks have it."""
-        text = json.dumps([self._scheme_name, self._settings, shapes], sort_keys=True)
+    def _build(self, shapes: Dict[str, List[int]], pinned: bool, *agreed: Any) -> None:
+        """Fixes the layout, as all ranks have it, which agree on what else is given."""
+        text = json.dumps([self._scheme_name, self._settings, shapes, *agreed], sort_keys=True)
         mine = hashlib.sha256(text.encode()).digest()
         digests = self._transport.allgather(numpy.frombuffer(mine, dtype=numpy.uint8).copy())
         for rank, digest in enumerate(digests):
@@ -313,6 +314,24 @@ class _Ranks:
         self._transport.leave()
         self._exchange = None
         return error
+
+    def _close(self, words: str) -> None:
+        self._transport.leave()
+        self._exchange = None
+        if self._failure is None:
+            self._failure = InputError(words)
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Around a step that one call makes: when it raises, the other ranks are told."""
+        self._check()
+        try:
+            yield
+        except BaseException as error:
+            given_up = self._give_up(error)
+            if given_up is error:
+                raise
+            raise given_up from error
 
     def _check(self) -> None:
         failure = self._failure
@@ -434,8 +453,8 @@ class State(_Ranks):
                 "`mixed_precision=` (torch.autocast goes with a State), and without optimizers in "
                 "backward"
             )
-        if isinstance(scheme, str) and scheme in _ANY_BUCKETS and not settings.get("clip_norm"):
-            if settings.get("bucketing") is None:
+        if isinstance(scheme, str) and scheme in _ANY_BUCKETS:
+            if not any(settings.get(key) for key in ("bucketing", "clip_norm", "rules")):
                 settings["bucketing"] = _BUCKET
         super().__init__(
             scheme,
@@ -483,10 +502,7 @@ class State(_Ranks):
     def close(self) -> None:
         """Ends the thread and leaves the group of ranks. Not needed at the end of a process."""
         self._worker.shutdown()
-        self._transport.leave()
-        self._exchange = None
-        if self._failure is None:
-            self._failure = InputError("the state has been closed")
+        self._close("the state has been closed")
 
     def _submit(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._check()
@@ -741,14 +757,8 @@ class Averager(_Ranks):
         """Overwrites the gradient of each parameter by its mean over ranks, and says what that
         cost. A parameter without a gradient counts as zero, and gets one. No two parameters may
         have the same name. When it raises, no gradient has been changed."""
-        self._check()
-        try:
+        with self._giving_up():
             return self._reduce(dict(_named(parameters)))
-        except BaseException as error:
-            given_up = self._give_up(error)
-            if given_up is error:
-                raise
-            raise given_up from error
 
     def _reduce(self, parameters: Dict[str, torch.Tensor]) -> Traffic:
         parameters = {name: one for name, one in parameters.items() if one.requires_grad}
@@ -781,6 +791,301 @@ class Averager(_Ranks):
                 else:
                     gradient.copy_(mean)
         return traffic
+
+
+class _Progress(_Ranks):
+    """The exchange of how far weights have come."""
+
+    _DEPTH = 0
+
+
+class DiLoCo:
+    """Local steps: every rank trains by itself, and an exchange every `steps` steps (DiLoCo, Douillard et al.
+    2023; with `outer` left out local SGD, Stich 2019).
+
+        diloco = gradwire.torch.DiLoCo(model, optimizer, "topk", ratio=0.01, steps=16)
+        for inputs, labels in loader:
+            loss = criterion(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            diloco.step()
+
+    At the end of such a round ranks exchange their progress, the weights at its beginning minus the
+    weights now, by `scheme`, a name or an object of your own, with the settings of `State`. The mean is the
+    gradient of the outer optimizer, SGD with `outer = {"learning_rate": 0.7, "momentum": 0.9, "nesterov":
+    True}` (DiLoCo's; left out, ranks take the mean of their weights), and all ranks go on from its weights, which
+    have the same bits everywhere. Batch norm's statistics are averaged, too. The optimizer's own vectors stay
+    each rank's, or are averaged with `inner="averaged"`.
+
+    `model` is the plain one, and `optimizer` of its parameters. Make it on every rank, with the same
+    arguments, after `init_process_group`: the ranks take rank 0's weights.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheme: Union[str, Codec] = "dense",
+        *,
+        steps: int = 16,
+        outer: Optional[Mapping[str, Any]] = None,
+        inner: str = "own",
+        process_group: Optional[dist.ProcessGroup] = None,
+        timeout: Union[float, timedelta] = 300.0,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise SettingError(
+                f"steps = {steps!r} is not possible; write how many steps every rank trains by itself, at "
+                "least 1"
+            )
+        if inner not in ("own", "averaged"):
+            raise SettingError(f'inner = {inner!r} is not possible; write "own" or "averaged"')
+        rule = _outer_rule(outer)
+        if rule["momentum"] and "velocity" in Exchange({}, scheme, **settings).state():
+            raise SettingError(
+                f"momentum would act twice: scheme `{scheme}` applies it before it compresses; leave "
+                "outer's momentum out, or write momentum_correction=0"
+            )
+        self._parameters = _trained(model, optimizer)
+        self._optimizer, self._inner, self._steps = optimizer, inner, steps
+        if any(
+            isinstance(one, torch.nn.parallel.DistributedDataParallel) and one.process_group == group
+            for group in [process_group or dist.group.WORLD]
+            for one in model.modules()
+        ):
+            raise SettingError(
+                "this model is in a DistributedDataParallel, which averages gradients in every step; give the "
+                "model itself, or a process_group across the groups that average"
+            )
+        self._ranks = _Progress(scheme, process_group=process_group, timeout=timeout, **settings)
+        self._rest, self._rest_bytes = Averager("dense", transport=self._transport), 0
+        tensors = {name: _local(one.detach()) for name, one in self._parameters.items()}
+        for name, one in tensors.items():
+            _check_type(name, one)
+        shapes = {name: list(one.shape) for name, one in tensors.items()}
+        pinned = any(one.is_cuda for one in tensors.values())
+        self._ranks._build(shapes, pinned, steps, rule, inner)
+        # The weights at the end of the last round, and their optimizer, whose gradient is what is exchanged.
+        self._outer = torch.nn.Parameter(torch.empty_like(self._ranks._flat))
+        self._outer.grad = self._ranks._flat
+        self._outer_optimizer = torch.optim.SGD(
+            [self._outer],
+            lr=rule["learning_rate"],
+            momentum=rule["momentum"],
+            nesterov=rule["nesterov"],
+        )
+        # Steps of this round.
+        self._done = 0
+        self._statistics = {
+            f"{name}.{which}": getattr(module, which)
+            for name, module in _plain(model).named_modules()
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase)
+            for which in ("running_mean", "running_var", "num_batches_tracked")
+            if getattr(module, which) is not None
+        }
+        self._take(self._outer.data)
+        first = self.rank == 0
+        for tensor in [self._outer.data, *self._statistics.values()]:
+            mine = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            given = self._transport.alltoall([mine if first else mine[:0]] * self.world_size)
+            if not first:
+                tensor.copy_(torch.from_numpy(given[0].copy()).view(tensor.dtype).view(tensor.shape))
+        self._put(self._outer.data)
+
+    @property
+    def rank(self) -> int:
+        """This process among those that average."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes that average."""
+        return self._ranks.world_size
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that ended well."""
+        return self._ranks.step
+
+    @property
+    def traffic(self) -> Optional[Traffic]:
+        """What the last round's progress cost; None before the first."""
+        return self._ranks.traffic
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that this rank's messages have had since this was made, headers included."""
+        return self._ranks.wire_bytes + self._rest_bytes
+
+    @property
+    def _transport(self) -> Gloo:
+        return self._ranks._transport
+
+    def step(self) -> Optional[Traffic]:
+        """Call it after each step of the optimizer. The last step of a round exchanges, and says what
+        that cost; the others return None. When it raises, weights are what they were, and the next call tries
+        the exchange again where that is possible."""
+        self._ranks._check()
+        self._done += 1
+        if self._done < self._steps:
+            return None
+        ranks = self._ranks
+        with ranks._giving_up(), torch.no_grad():
+            rest = {name: one for name, one in self._statistics.items() if one.is_floating_point()}
+            if self._inner == "averaged":
+                rest.update(self._vectors())
+            self._average(rest)
+            assert ranks._exchange is not None
+            self._take(ranks._flat)
+            torch.sub(self._outer, ranks._flat, out=ranks._flat)
+            traffic = ranks._exchange.allreduce(ranks._step + 1, ranks._view)
+            ranks._ended(traffic)
+            self._outer_optimizer.step()
+            self._put(self._outer)
+        self._done = 0
+        return traffic
+
+    def close(self) -> None:
+        """Leaves the group of ranks. Not needed at the end of a process."""
+        self._ranks._close("the local steps have been closed")
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What this rank needs to go on: residual, outer weights and momentum, batch norm's statistics, the
+        optimizer's state, and in the middle of a round this rank's weights. `gather_state` collects those of
+        all ranks."""
+        saved = self._ranks.state_dict()
+        saved["done"], saved["outer"] = self._done, self._by_name(self._outer.detach())
+        momentum = self._outer_optimizer.state[self._outer].get("momentum_buffer")
+        if momentum is not None:
+            saved["momentum"] = self._by_name(momentum)
+        if self._done:
+            now = torch.empty_like(self._outer.detach())
+            self._take(now)
+            saved["weights"] = self._by_name(now)
+        saved["statistics"] = {name: one.detach().cpu().clone() for name, one in self._statistics.items()}
+        saved["optimizer"] = self._optimizer.state_dict()
+        return saved
+
+    def load_state_dict(self, saved: Dict[str, Any]) -> None:
+        """Takes up what `state_dict` or `gather_state` returned, and gives it to the model and the optimizer
+        too. Of another number of ranks every rank takes the mean of their weights and of their optimizers'
+        vectors, and the residuals are dealt out: mean progress and what is still to come stay what they were."""
+        if isinstance(saved, dict) and "ranks" in saved:
+            ranks = saved["ranks"]
+            if len(ranks) == self.world_size:
+                saved = ranks[self.rank]
+            else:
+                keys = ("weights", "statistics", "optimizer")
+                mean = {key: _mean_of([one.get(key) for one in ranks]) for key in keys}
+                saved = {**_dealt(ranks, self.rank, self.world_size), **mean}
+        if not isinstance(saved, dict) or "outer" not in saved:
+            raise StateError(
+                "saved state: it is none of local steps; give what DiLoCo's `state_dict` or `gather_state` returned"
+            )
+        if saved["parameters"] != self._ranks._shapes:
+            raise StateError("saved state: it is of another model, or the optimizer has other parameters")
+        self._ranks.load_state_dict(saved)
+        self._optimizer.load_state_dict(saved["optimizer"])
+        self._done = int(saved["done"])
+        for name, one in self._statistics.items():
+            one.copy_(saved["statistics"][name])
+        now, momentum = torch.empty_like(self._outer.data), torch.empty_like(self._outer.data)
+        weights = saved.get("weights") or saved["outer"]
+        for name, place in self._ranks._places.items():
+            self._outer.data[place].copy_(saved["outer"][name].view(-1))
+            now[place].copy_(weights[name].view(-1))
+            if "momentum" in saved:
+                momentum[place].copy_(saved["momentum"][name].view(-1))
+        self._outer_optimizer.state[self._outer].pop("momentum_buffer", None)
+        if "momentum" in saved:
+            self._outer_optimizer.state[self._outer]["momentum_buffer"] = momentum
+        self._put(now)
+
+    def _take(self, flat: torch.Tensor) -> None:
+        """Copies the model's weights into a vector of the exchange's layout."""
+        for name, one in self._parameters.items():
+            flat[self._ranks._places[name]].copy_(_local(one.detach()).reshape(-1))
+
+    def _put(self, flat: torch.Tensor) -> None:
+        """Gives the model the weights in such a vector."""
+        for name, one in self._parameters.items():
+            local = _local(one.detach())
+            local.copy_(flat[self._ranks._places[name]].view(local.shape))
+
+    def _by_name(self, flat: torch.Tensor) -> Dict[str, torch.Tensor]:
+        shapes = self._ranks._shapes
+        return {
+            name: flat[place].view(shapes[name]).clone() for name, place in self._ranks._places.items()
+        }
+
+    def _vectors(self) -> Dict[str, torch.Tensor]:
+        """What the optimizer keeps for each element, such as its momentum."""
+        return {
+            f"{name}/{key}": _local(value)
+            for name, one in self._parameters.items()
+            for key, value in self._optimizer.state.get(one, {}).items()
+            if isinstance(value, torch.Tensor) and value.shape == one.shape and value.dtype in _TYPES
+        }
+
+    def _average(self, tensors: Dict[str, torch.Tensor]) -> None:
+        """Overwrites tensors by their mean over ranks, which crosses the wire as float32."""
+        if not tensors:
+            return
+        holders = []
+        for name, tensor in tensors.items():
+            holder = torch.empty_like(tensor, requires_grad=True)
+            holder.grad = tensor
+            holders.append((name, holder))
+        if set(self._rest._shapes) != set(tensors):
+            self._rest = Averager("dense", transport=self._transport)
+        self._rest_bytes += self._rest.reduce_(holders).wire_bytes
+
+
+def _outer_rule(given: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """The settings of an outer optimizer, checked."""
+    rule = {"learning_rate": 1.0, "momentum": 0.0, "nesterov": False}
+    for key, value in (given or {}).items():
+        if key not in rule:
+            raise SettingError(f"outer has no setting `{key}`; there are {', '.join(rule)}")
+        rule[key] = value
+    rate, momentum = float(rule["learning_rate"]), float(rule["momentum"])
+    if not 0 < rate < float("inf"):
+        raise SettingError(f"outer: learning_rate = {rate} is not possible; write a number above 0")
+    if not 0 <= momentum < 1:
+        raise SettingError(f"outer: momentum = {momentum} is not possible; write at least 0 and below 1")
+    if rule["nesterov"] and not momentum:
+        raise SettingError("outer: nesterov needs a momentum above 0, such as 0.9")
+    return rule
+
+
+def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, torch.Tensor]:
+    """The parameters of the model that the optimizer has, by name."""
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise SettingError(f"the optimizer is a `{type(optimizer).__name__}`, and not one of PyTorch")
+    named = _named(model)
+    known = {id(one) for _, one in named}
+    trained = [one for group in groups for one in group["params"]]
+    for one in trained:
+        if id(one) not in known:
+            raise SettingError(
+                f"the optimizer has a parameter of shape {list(one.shape)} that is not the model's; make it of "
+                "`model.parameters()`"
+            )
+    chosen = {id(one) for one in trained}
+    return {name: one for name, one in named if id(one) in chosen and one.requires_grad}
+
+
+def _mean_of(parts: List[Any]) -> Any:
+    """The mean of what ranks have saved: of every floating tensor in it, and the first rank's of all else."""
+    first = parts[0]
+    if isinstance(first, torch.Tensor) and first.is_floating_point():
+        return torch.stack([one.double() for one in parts]).mean(0).to(first.dtype)
+    if isinstance(first, dict):
+        return {key: _mean_of([one[key] for one in parts]) for key in first}
+    return first
 
 
 def _check_type(name: str, gradient: torch.Tensor) -> None:
