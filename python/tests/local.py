@@ -1,6 +1,7 @@
 """What the processes of the tests of local steps do."""
 
 import os
+from pathlib import Path
 
 import jobs
 import numpy
@@ -227,3 +228,48 @@ def in_groups(rank, world_size):
     )
     _steps(ddp, optimizer, local, rank, range(4))
     return weights(ddp), local.rounds
+
+
+def replayed(rank, world_size, folder, settings, steps):
+    """Steps 4 to 9 of a run of the native trainer from its checkpoint, with its gradients: the bytes of each
+    round and what the trainer sent, and what is left beside what the trainer has."""
+    from safetensors.torch import load_file
+
+    def checkpoint(step):
+        files = Path(folder) / "checkpoints" / f"step-{step:08}"
+        kept = {}
+        for file in ("model", "optimizer", "rank-0000"):
+            kept.update(load_file(files / f"{file}.safetensors"))
+        flat = {"outer": torch.cat([kept[name].reshape(-1) for name in names])}
+        entries = {name: f"exchange/{name}" for name in ("residual", "average", "estimate")}
+        entries["momentum"] = "outer/momentum"
+        flat.update({name: kept[entry] for name, entry in entries.items() if entry in kept})
+        return flat
+
+    def gradients(step):
+        kept = load_file(Path(folder) / "gradients" / f"step-{step:06}.safetensors")
+        return {name: one for name, one in kept.items() if not name.startswith("residual/")}
+
+    first = gradients(4)
+    names = sorted(first)
+    module = torch.nn.Module()
+    for number, name in enumerate(names):
+        module.register_parameter(f"p{number:03}", torch.nn.Parameter(torch.zeros_like(first[name])))
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    _, local = _made(module, "topk", {**settings, "steps": 3}, optimizer)
+    saved = local.state_dict()
+    sizes = [first[name].numel() for name in names]
+    for key, flat in checkpoint(3).items():
+        saved[key] = dict(zip(saved["outer"], flat.split(sizes)))
+    local.load_state_dict(saved)
+    sent = []
+    for step in range(4, 10):
+        for one, gradient in zip(module.parameters(), (gradients(step)[name] for name in names)):
+            one.grad = gradient.clone()
+        optimizer.param_groups[0]["lr"] = steps[step][0]
+        optimizer.step()
+        traffic = local.step()
+        if traffic is not None:
+            sent.append((traffic.wire_bytes, steps[step][1]))
+    told, theirs = _told(local), checkpoint(9)
+    return sent, {name: (told[name], one.numpy()) for name, one in theirs.items()}

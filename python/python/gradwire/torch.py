@@ -843,10 +843,10 @@ class DiLoCo:
         if inner not in ("own", "averaged"):
             raise SettingError(f'inner = {inner!r} is not possible; write "own" or "averaged"')
         rule = _outer_rule(outer)
-        if rule["momentum"] and "velocity" in Exchange({}, scheme, **settings).state():
+        if rule["momentum"] and {"velocity", "average"} & set(Exchange({}, scheme, **settings).state()):
             raise SettingError(
-                f"momentum would act twice: scheme `{scheme}` applies it before it compresses; leave "
-                "outer's momentum out, or write momentum_correction=0"
+                "momentum would act twice, once before the progress is compressed; leave outer's momentum "
+                'out, or write momentum_correction=0 and no feedback={"efsgdm": …}'
             )
         self._parameters = _trained(model, optimizer)
         self._optimizer, self._inner, self._steps = optimizer, inner, steps
