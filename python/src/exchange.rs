@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gradwire_exchange::{Collective, Error, Layout, Parameter, Solo, Traffic as Counted};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
 use crate::errors::{InputError, StateError, counts_from_one, exception, is_of_one_step};
 use crate::transport::{Cause, Transport};
@@ -68,8 +68,15 @@ impl Exchange {
             (PyDict::new(py), settings.cloned().unwrap_or_else(|| PyDict::new(py)));
         if let Some(feedback) = feedback {
             // Whether there is any is a setting of the scheme, and in which form one of the policy.
-            let form = feedback.is_instance_of::<PyDict>();
-            (if form { &around } else { &settings }).set_item("feedback", feedback)?;
+            if !feedback.is_instance_of::<PyDict>() {
+                settings.set_item("feedback", feedback)?;
+            } else {
+                around.set_item("feedback", feedback)?;
+                // A form asks for feedback; an object says itself whether it has any.
+                if scheme.is_instance_of::<PyString>() {
+                    settings.set_item("feedback", true)?;
+                }
+            }
         }
         around.set_item("rules", rules)?;
         let scheme = settings::any(scheme, Some(&settings), &cause)?;

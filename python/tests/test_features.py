@@ -12,6 +12,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
     pytest.skip("these tests need PyTorch 2.5 or newer", allow_module_level=True)
 
 import features  # noqa: E402
+from torch.distributed import fsdp  # noqa: E402
 import own  # noqa: E402
 from ranks import run  # noqa: E402
 
@@ -178,6 +179,18 @@ def test_fully_shard_compresses_as_distributed_data_parallel_does(scheme):
 def test_a_checkpoint_of_fully_shard_goes_on_as_if_never_stopped():
     for whole, again, step in run(features.sharded_resumed, 2):
         assert numpy.array_equal(whole, again) and step == 4
+
+
+@pytest.mark.skipif(
+    not hasattr(fsdp.FSDPModule, "set_reduce_scatter_unused_params"),
+    reason="needs a PyTorch whose fully_shard reduces parameters without a gradient",
+)
+@pytest.mark.parametrize("scheme, settings", [("dense", {}), ("topk", {"ratio": 0.1})])
+def test_fully_shard_takes_what_has_no_gradient_for_zero(scheme, settings):
+    ranks = run(features.sharded_and_unused, 2, scheme, settings)
+    for divided, whole, step in ranks:
+        assert numpy.array_equal(divided, whole) and step == 4
+        assert numpy.array_equal(divided, ranks[0][0])
 
 
 def test_what_does_not_go_together_with_fully_shard_is_refused():
