@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 import warnings
 
@@ -557,6 +558,64 @@ def in_pieces(rank, world_size):
         return [turn(number) for number in range(len(lengths))]
     finally:
         gradwire._gloo._PIECE = piece
+
+
+def overlapped(rank, world_size, scheme):
+    """Whether something is sent before the backward pass has come to the first layer, which waits for it."""
+    bucket, gradwire.torch._BUCKET = gradwire.torch._BUCKET, 100_000
+    ddp, state = wrapped(scheme, 0.05, timeout=30)
+    gradwire.torch._BUCKET = bucket
+    for step in range(2):
+        backward(ddp, rank, step)
+    sent, seen = threading.Event(), []
+
+    def noted(call):
+        def inner(*arguments):
+            sent.set()
+            return call(*arguments)
+
+        return inner
+
+    transport = state._transport
+    transport.average, transport.alltoall = noted(transport.average), noted(transport.alltoall)
+    transport.allgather = noted(transport.allgather)
+
+    def awaited(gradient):
+        seen.append(sent.wait(5))
+
+    ddp.module[0].register_forward_hook(lambda *given: given[2].register_hook(awaited) and None)
+    backward(ddp, rank, 2)
+    return seen
+
+
+def averaged_in_pieces(rank, world_size):
+    """Vectors of every length and type, averaged by the transport: whether each is the mean in order of
+    rank; what is said of one that is not finite on one rank; and a message that meets values."""
+    gloo = gradwire._gloo.Gloo(None, 30.0)
+
+    def vector(giver, length, dtype):
+        generator = torch.Generator().manual_seed(1000 * giver + length)
+        return torch.randn(length, generator=generator).to(dtype)
+
+    def right(length, dtype, mark):
+        mean = torch.full((length,), 7.0, dtype=dtype)
+        averaged = gloo.average(vector(rank, length, dtype), mean, mark)
+        total = vector(0, length, dtype).float()
+        for giver in range(1, world_size):
+            total = total + vector(giver, length, dtype).float()
+        return averaged and torch.equal(mean, (total * numpy.float32(1 / world_size)).to(dtype))
+
+    lengths = [0, 1, 3, 5, 1000, gradwire._gloo._STRETCH + 1, 3 * gradwire._gloo._STRETCH]
+    types = [torch.float32, torch.bfloat16, torch.float16]
+    found = [right(length, dtype, length) for length in lengths for dtype in types]
+    spoilt = vector(rank, 1000, torch.float32)
+    if rank == 1:
+        spoilt[777] = float("inf")
+    refused = [gloo.average(spoilt, torch.empty(1000), 1), gloo.average(spoilt[:rank], torch.empty(rank), 2)]
+    if rank != 1:
+        refused.append(gloo.average(spoilt, torch.empty(1000), 3))
+    messages = gloo.allgather(numpy.full(3, rank, dtype=numpy.uint8))
+    return found, refused, [one.tolist() for one in messages], right(10, torch.float32, 4)
 
 
 def announced(rank, world_size):

@@ -7,6 +7,7 @@ import jobs
 import numpy
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from jobs import backward, batch, model, weights
 from torch.nn.parallel import DistributedDataParallel
 
@@ -123,14 +124,20 @@ def before(rank, world_size, scheme, settings, folder):
     gathered = gradwire.torch.gather_state(local)
     if rank == 0:
         torch.save(gathered, os.path.join(folder, "checkpoint.pt"))
+    dcp.save({"gradwire": gradwire.torch.Checkpoint(local)}, checkpoint_id=os.path.join(folder, "parts"))
     return _told(local)
 
 
-def elsewhere(rank, world_size, scheme, settings, folder):
-    """What another number of ranks takes up of it, and that they go on with equal weights."""
+def elsewhere(rank, world_size, scheme, settings, folder, parts):
+    """What another number of ranks takes up of it, or of each rank's part, and that they go on with equal
+    weights."""
     module = model()
     optimizer, local = _made(module, scheme, settings)
-    local.load_state_dict(torch.load(os.path.join(folder, "checkpoint.pt"), weights_only=True))
+    if parts:
+        folder = os.path.join(folder, "parts")
+        dcp.load({"gradwire": gradwire.torch.Checkpoint(local, folder)}, checkpoint_id=folder)
+    else:
+        local.load_state_dict(torch.load(os.path.join(folder, "checkpoint.pt"), weights_only=True))
     told = _told(local)
     _steps(module, optimizer, local, rank, range(5, 6))
     return told, weights(module), local.rounds
@@ -228,6 +235,17 @@ def in_groups(rank, world_size):
     )
     _steps(ddp, optimizer, local, rank, range(4))
     return weights(ddp), local.rounds
+
+
+def program(rank, world_size, text):
+    """The page's program: bytes of its rounds, and the weights at their end."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    names = {"gradwire": gradwire, "torch": torch, "model": module}
+    names["optimizer"] = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    names["batches"] = [batch(rank, step) for step in range(32)]
+    exec(compile(text, "page", "exec"), names)
+    return names["diloco"].rounds, names["diloco"].traffic.bits_per_parameter, weights(module)
 
 
 def replayed(rank, world_size, folder, settings, steps):

@@ -105,6 +105,14 @@ def test_buckets_that_ddp_makes_anew_change_no_bit(bucket_cap_mb):
 
 
 @YOUNG
+@pytest.mark.parametrize(
+    "scheme, before", [("dense", True), ("half", True), ("nonzero", True), ("topk", False)]
+)
+def test_what_has_the_same_bits_in_any_buckets_leaves_beside_the_backward_pass(scheme, before):
+    assert run(jobs.overlapped, 2, scheme) == [[before]] * 2
+
+
+@YOUNG
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("world_size, scheme", [(2, "dense"), (4, "dense"), (2, "nonzero")])
 def test_gradients_of_sixteen_bits(dtype, world_size, scheme):
@@ -353,6 +361,15 @@ def test_a_state_from_before_the_first_step_goes_back_to_the_beginning(settings)
 
 def test_messages_in_pieces_are_what_was_sent():
     assert run(jobs.in_pieces, 3) == [[True] * 6] * 3
+
+
+@YOUNG
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_values_in_pieces_are_averaged_in_order_of_rank_or_all_ranks_hear_why_not(world_size):
+    for found, refused, messages, after in run(jobs.averaged_in_pieces, world_size):
+        assert all(found) and after
+        assert not any(refused)
+        assert messages == [[rank] * 3 for rank in range(world_size)]
 
 
 def test_an_announced_length_takes_no_memory_before_the_bytes_come():

@@ -84,8 +84,8 @@ class Gloo:
 
     def average(self, values: torch.Tensor, mean: torch.Tensor, mark: int) -> bool:
         """Makes `mean` the mean of every rank's `values`, vectors of one floating type: added up in float32
-        in order of rank, times 1/N, rounded once. `mark` says what they are. False, and nothing done, where
-        a rank would send a message or something else instead, which all ranks hear."""
+        in order of rank, times 1/N, rounded once. `mark` says what they are. False on every rank where one
+        would send a message or something else instead, or where the mean is not finite."""
         end = self._begin_call()
         size = values.numel() * values.element_size()
         works: List[Dict[int, Any]] = []
@@ -94,6 +94,7 @@ class Gloo:
             return False
         length, ranks = values.numel(), self.world_size
         coming = None
+        sums: List[torch.Tensor] = []
         for begin in range(0, length + _STRETCH, _STRETCH):
             before, coming = coming, None
             if begin < length:
@@ -114,12 +115,16 @@ class Gloo:
                     total = total + theirs[rank]
                 own = mean[parts[self.rank]]
                 torch.mul(total, 1 / ranks, out=own)
+                sums.append(own.sum(dtype=torch.float32))
                 rest = {peer: mean[parts[peer]] for peer in self._others}
                 works.append(self._begin(rest, _MEAN, self._receive))
                 works.append(self._begin(dict.fromkeys(self._others, own), _MEAN, self._send))
+        # Whatever is not finite makes a sum so; a sum that overflows alone is looked into as well.
+        finite = all(torch.isfinite(one) for one in sums)
+        heard = self._meet(_VALUES, dict.fromkeys(self._others, 0), int(finite), works, end)
         for one in works:
             self._wait(one, end)
-        return True
+        return finite and all(words == [_VALUES, 0, 1] for words in heard.values())
 
     def leave(self, missing: Optional[int] = None, silent: bool = False) -> None:
         """Tells the others that this rank sends nothing more, because it misses another (or for

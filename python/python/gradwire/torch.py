@@ -413,7 +413,10 @@ class State(_Ranks):
     which residuals are kept (the module, or its `named_parameters()`); without it they are numbered
     in the module's order. `start_step` is the first step that is compressed. `bucketing` says what
     is compressed as one: "whole" (the default), "parameter", or a number of bytes; with the last two
-    the exchange overlaps with the backward pass. `timeout` is how long a rank may be silent.
+    the exchange overlaps with the backward pass, as it does by default where that changes no bit (`dense`,
+    `half`, `nonzero`). `timeout` is how long a rank may be silent.
+    `feedback` is also a form of it, `{"decay": 0.95}` or `{"efsgdm": 0.1}`, and `rules` give parameters by name another
+    scheme, `[{"match": "*.bias", "scheme": "dense"}]`.
     `momentum_correction` above 0 (0.9 for `dgc`, unless it is given) takes the place of the
     optimizer's momentum, which must be 0 then. `scaler` is the GradScaler, if there is one:
     residuals are kept without its scale, and a gradient that is not finite on one rank is infinite on
@@ -654,12 +657,10 @@ class State(_Ranks):
         if self._means[turn].shape != values.shape or self._means[turn].dtype != values.dtype:
             self._means[turn] = torch.empty_like(values)
         mean, begin = self._means[turn], time.perf_counter()
-        if not self._transport.average(values, mean, (self._step + 1) << 24 | turn):
-            return False
-        self._seconds += time.perf_counter() - begin
         task.mean = mean
-        least, most = torch.aminmax(mean) if mean.numel() else (mean, mean)
-        return bool(torch.isfinite(least).all() and torch.isfinite(most).all())
+        averaged = self._transport.average(values, mean, (self._step + 1) << 24 | turn)
+        self._seconds += time.perf_counter() - begin
+        return averaged
 
     def _copy_in(self, task: _Task) -> None:
         with self._on_side_stream(task):
@@ -984,7 +985,7 @@ class DiLoCo:
             raise StateError(
                 "saved state: it is none of local steps; give what DiLoCo's `state_dict` or `gather_state` returned"
             )
-        if saved["parameters"] != self._ranks._shapes:
+        if saved["parameters"] != self._ranks._shapes or set(saved["statistics"]) != set(self._statistics):
             raise StateError("saved state: it is of another model, or the optimizer has other parameters")
         self._ranks.load_state_dict(saved)
         self._optimizer.load_state_dict(saved["optimizer"])
@@ -1155,7 +1156,7 @@ class Checkpoint:
         dcp.save({"model": ..., "gradwire": Checkpoint(state)}, checkpoint_id=folder)
         dcp.load({"model": ..., "gradwire": Checkpoint(state, folder)}, checkpoint_id=folder)
 
-    `state` is a `State`, an `Averager` or a `gradwire.fsdp.State`. To load, give the folder too: the number
+    `state` is a `State`, an `Averager`, a `DiLoCo` or a `gradwire.fsdp.State`. To load, give the folder too: the number
     of ranks that wrote it may be another one.
     """
 
