@@ -291,3 +291,27 @@ def replayed(rank, world_size, folder, settings, steps):
             sent.append((traffic.wire_bytes, steps[step][1]))
     told, theirs = _told(local), checkpoint(9)
     return sent, {name: (told[name], one.numpy()) for name, one in theirs.items()}
+
+
+def sharded_in_groups(rank, world_size):
+    """`fully_shard` within each pair, local steps across: the weights at the end, and those of
+    DistributedDataParallel within each pair with the same rounds."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
+    module = model()
+    fully_shard(module, mesh=mesh["within"])
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
+    settings = {"outer": NESTEROV, "steps": 2, "inner": "averaged", "process_group": mesh.get_group("across")}
+    _, local = _made(module, "dense", settings, optimizer)
+    ddp = DistributedDataParallel(model(), process_group=mesh.get_group("within"))
+    other, beside = _made(ddp, "dense", settings)
+    for step in range(4):
+        for one, its, rounds in [(module, optimizer, local), (ddp, other, beside)]:
+            its.zero_grad()
+            backward(one, rank, step)
+            its.step()
+            rounds.step()
+    whole = [one.full_tensor().detach().numpy().ravel() for one in module.parameters()]
+    return numpy.concatenate(whole), weights(ddp), local.rounds

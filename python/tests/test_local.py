@@ -182,3 +182,13 @@ def test_a_rank_that_is_lost_within_a_round_is_named():
 def test_local_steps_across_groups_that_average_in_every_step():
     ranks = run(local.in_groups, 4)
     assert all(numpy.array_equal(one, ranks[0][0]) and rounds == 2 for one, rounds in ranks)
+
+
+@pytest.mark.skipif(
+    tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5), reason="needs PyTorch 2.5 or newer"
+)
+def test_local_steps_across_groups_that_a_model_is_divided_over():
+    ranks = run(local.sharded_in_groups, 4)
+    for divided, whole, rounds in ranks:
+        assert numpy.array_equal(divided, ranks[0][0]) and rounds == 2
+        assert numpy.allclose(divided, whole, atol=1e-6)
