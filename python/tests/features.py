@@ -632,6 +632,26 @@ def sharded_elsewhere(rank, world_size, folder):
     return left, state.step
 
 
+def averaged_shards(rank, world_size, scheme, settings):
+    """`fully_shard` within each pair and an Averager across: the whole mean gradients, this rank's own ones,
+    and the elements that the averager has."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
+    module, plain = model(), model()
+    fully_shard(module, mesh=mesh["within"])
+    averager = gradwire.torch.Averager(
+        scheme, process_group=mesh.get_group("across"), timeout=30, **settings
+    )
+    backward(plain, rank, 0)
+    backward(module, rank, 0)
+    module[4].bias.requires_grad_(False)  # It stays what the pair has.
+    traffic = averager.reduce_(module)
+    whole = [one.grad.full_tensor().numpy().ravel() for one in module.parameters()]
+    return numpy.concatenate(whole), gradients(plain), traffic.parameters
+
+
 def pickled(rank, world_size):
     """The hook by pickle, and what is said of its state."""
     state = gradwire.torch.State("topk", timeout=30)

@@ -214,6 +214,19 @@ def test_distributed_checkpoints_go_on_and_fit_another_number_of_ranks(tmp_path)
     assert all(step == 3 for _, step in now)
 
 
+def test_an_averager_takes_shards_across_groups_that_a_model_is_divided_over():
+    ranks = run(features.averaged_shards, 4, "dense", {})
+    length = ranks[0][0].size - 10  # The last bias is left out: it is that of the pair.
+    expected = sum(rank[1] for rank in ranks) / 4
+    for rank, (mean, _, elements) in enumerate(ranks):
+        assert numpy.allclose(mean[:length], expected[:length], atol=1e-6)
+        pair = (ranks[rank // 2 * 2][1] + ranks[rank // 2 * 2 + 1][1]) / 2
+        assert numpy.allclose(mean[length:], pair[length:], atol=1e-6)
+        assert elements == length // 2
+    sparse = run(features.averaged_shards, 4, "topk", {"ratio": 0.1})
+    assert all(numpy.array_equal(one[0][:length], sparse[0][0][:length]) for one in sparse)
+
+
 def test_a_hook_is_pickled_and_its_state_says_what_to_keep():
     for said in run(features.pickled, 2):
         assert all("keep its `state_dict()`" in one for one in said), said
