@@ -164,6 +164,7 @@ def refused(rank, world_size):
         "no optimizer": lambda: make(module, module),
         "rate": lambda: make(module, optimizer, outer={"learning_rate": 0}),
         "momentum": lambda: make(module, optimizer, outer={"momentum": 1}),
+        "word": lambda: make(module, optimizer, outer={"momentum": "0.9"}),
         "nesterov": lambda: make(module, optimizer, outer={"nesterov": True}),
         "unknown": lambda: make(module, optimizer, outer={"lr": 0.7}),
         "inner": lambda: make(module, optimizer, inner="mine"),

@@ -147,6 +147,7 @@ REFUSED = {
     "no optimizer": r"SettingError: the optimizer is a `Sequential`",
     "rate": r"SettingError: outer: learning_rate = 0.0 is not possible",
     "momentum": r"SettingError: outer: momentum = 1.0 is not possible",
+    "word": r"SettingError: outer: momentum = '0.9' is not possible",
     "nesterov": r"SettingError: outer: nesterov needs a momentum",
     "unknown": r"SettingError: outer has no setting `lr`; there are learning_rate, momentum, nesterov",
     "inner": r"SettingError: inner = 'mine' is not possible",

@@ -881,7 +881,7 @@ class DiLoCo:
         self._done = 0
         self._statistics = {
             f"{name}.{which}": getattr(module, which)
-            for name, module in _plain(model).named_modules()
+            for name, module in _unwrapped(model).named_modules()
             if isinstance(module, torch.nn.modules.batchnorm._NormBase)
             for which in ("running_mean", "running_var", "num_batches_tracked")
             if getattr(module, which) is not None
@@ -1050,8 +1050,10 @@ def _outer_rule(given: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     for key, value in (given or {}).items():
         if key not in rule:
             raise SettingError(f"outer has no setting `{key}`; there are {', '.join(rule)}")
-        rule[key] = value
-    rate, momentum = float(rule["learning_rate"]), float(rule["momentum"])
+        if not isinstance(value, (bool, int, float)):
+            raise SettingError(f"outer: {key} = {value!r} is not possible; write a number, or True or False")
+        rule[key] = type(rule[key])(value)
+    rate, momentum = rule["learning_rate"], rule["momentum"]
     if not 0 < rate < float("inf"):
         raise SettingError(f"outer: learning_rate = {rate} is not possible; write a number above 0")
     if not 0 <= momentum < 1:
@@ -1122,12 +1124,18 @@ def _plain(module: Any) -> Any:
     return module
 
 
+def _unwrapped(module: Any) -> Any:
+    """The model itself, without DistributedDataParallel and `torch.compile` around it."""
+    module = _plain(module)
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        module = _plain(module.module)
+    return module
+
+
 def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
     """Parameters with the names that they have in the model itself: what wrappers put before and
     between them is taken off."""
-    parameters = _plain(parameters)
-    if isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-        parameters = _plain(parameters.module)
+    parameters = _unwrapped(parameters)
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.named_parameters()
     given: List[Any] = list(parameters)
