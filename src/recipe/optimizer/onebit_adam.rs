@@ -145,12 +145,11 @@ mod tests {
         variance: Vec<f64>,
     }
 
-    /// The weights of each rank after each step, and its vectors at the end.
-    fn train(
-        golden: &Golden,
-        scheme: &SchemeConfig,
-        wiring: Wiring,
-    ) -> Vec<(Vec<Vec<f32>>, Vec<Vec<f32>>)> {
+    /// The weights of a rank after each step, and its vectors at the end.
+    type Trained = (Vec<Vec<f32>>, Vec<Vec<f32>>);
+
+    /// What each rank comes to.
+    fn train(golden: &Golden, scheme: &SchemeConfig, wiring: Wiring) -> Vec<Trained> {
         let length = golden.start.len();
         let on_rank = |(rank, end): (usize, Box<dyn Collective>)| {
             let layout = Layout::new([("w".to_string(), length)]).unwrap();
