@@ -145,7 +145,7 @@ def elsewhere(rank, world_size, scheme, settings, folder, parts):
 
 def _told(local):
     saved = local.state_dict()
-    vectors = {key: saved[key] for key in ("outer", "momentum", "weights", "residual", "average", "estimate") if key in saved}
+    vectors = {key: saved[key] for key in ("outer", "outer_momentum", "weights", "residual", "average", "estimate") if key in saved}
     return {
         key: numpy.concatenate([one[name].numpy().ravel() for name in sorted(one)]) for key, one in vectors.items()
     }
@@ -261,7 +261,7 @@ def replayed(rank, world_size, folder, settings, steps):
             kept.update(load_file(files / f"{file}.safetensors"))
         flat = {"outer": torch.cat([kept[name].reshape(-1) for name in names])}
         entries = {name: f"exchange/{name}" for name in ("residual", "average", "estimate")}
-        entries["momentum"] = "outer/momentum"
+        entries["outer_momentum"] = "outer/momentum"
         flat.update({name: kept[entry] for name, entry in entries.items() if entry in kept})
         return flat
 

@@ -135,7 +135,7 @@ def test_another_number_of_ranks_keeps_mean_progress_and_residual_mass(world_siz
         mean = sum(one[key] for one in before) / 2
         assert numpy.abs(mean).max() > 0
         assert numpy.allclose(sum(one[key] for one in told) / world_size, mean, atol=1e-6), key
-    for key in {"outer", "momentum", "weights"} & set(before[0]):
+    for key in {"outer", "outer_momentum", "weights"} & set(before[0]):
         assert all(numpy.array_equal(one[key], told[0][key]) for one in told)
     assert all(numpy.array_equal(one[1], now[0][1]) and one[2] == 2 for one in now)
 

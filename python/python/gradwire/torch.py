@@ -53,8 +53,8 @@ _WRAPPERS = re.compile(r"_orig_mod\.|_checkpoint_wrapped_module\.")
 # leave while the backward pass still runs.
 _ANY_BUCKETS = {"dense", "half", "nonzero"}
 _BUCKET = 1 << 22
-# What a state has for each element of the gradient.
-_VECTORS = ("residual", "velocity", "average", "estimate")
+# What a state has for each element of the gradient; the last two are the same on all ranks.
+_VECTORS = ("residual", "velocity", "average", "estimate", "momentum")
 # What a rank's part is called in a checkpoint.
 _RANK = re.compile(r"rank\.\d+$")
 # The names of parameters that are numbered.
@@ -366,7 +366,7 @@ def _dealt(ranks: List[Dict[str, Any]], rank: int, world_size: int) -> Dict[str,
     share = world_size / len(ranks)
     mine = ranks[rank::world_size]
     saved = dict(first, rank=rank, world_size=world_size)
-    for name in _VECTORS[:-1]:  # The last is the mean over ranks already.
+    for name in _VECTORS[:-2]:
         if name in first:
             saved[name] = {
                 parameter: sum((one[name][parameter] * share for one in mine), torch.zeros_like(part))
@@ -844,10 +844,10 @@ class DiLoCo:
         if inner not in ("own", "averaged"):
             raise SettingError(f'inner = {inner!r} is not possible; write "own" or "averaged"')
         rule = _outer_rule(outer)
-        if rule["momentum"] and {"velocity", "average"} & set(Exchange({}, scheme, **settings).state()):
+        if rule["momentum"] and {"velocity", "average", "momentum"} & set(Exchange({}, scheme, **settings).state()):
             raise SettingError(
                 "momentum would act twice, once before the progress is compressed; leave outer's momentum "
-                'out, or write momentum_correction=0 and no feedback={"efsgdm": …}'
+                'out, or write momentum_correction=0 and no feedback with a momentum'
             )
         self._parameters = _trained(model, optimizer)
         self._optimizer, self._inner, self._steps = optimizer, inner, steps
@@ -960,7 +960,7 @@ class DiLoCo:
         saved["done"], saved["outer"] = self._done, self._by_name(self._outer.detach())
         momentum = self._outer_optimizer.state[self._outer].get("momentum_buffer")
         if momentum is not None:
-            saved["momentum"] = self._by_name(momentum)
+            saved["outer_momentum"] = self._by_name(momentum)
         if self._done:
             now = torch.empty_like(self._outer.detach())
             self._take(now)
@@ -997,10 +997,10 @@ class DiLoCo:
         for name, place in self._ranks._places.items():
             self._outer.data[place].copy_(saved["outer"][name].view(-1))
             now[place].copy_(weights[name].view(-1))
-            if "momentum" in saved:
-                momentum[place].copy_(saved["momentum"][name].view(-1))
+            if "outer_momentum" in saved:
+                momentum[place].copy_(saved["outer_momentum"][name].view(-1))
         self._outer_optimizer.state[self._outer].pop("momentum_buffer", None)
-        if "momentum" in saved:
+        if "outer_momentum" in saved:
             self._outer_optimizer.state[self._outer]["momentum_buffer"] = momentum
         self._put(now)
 
