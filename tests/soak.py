@@ -138,7 +138,9 @@ def one(program, undisturbed, seed, schemes, counts):
     workers = chance.choice([2, 3, 4])
     arguments = SHORT + ["--scheme", scheme, "--workers", str(workers)]
     # An exchange at every step, or rounds of local steps, which end where checkpoints are due or do not.
-    arguments += chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"]])
+    fragments = ["local.steps=6", "outer={fragments=2,delay=2}", "policy.bucketing=parameter"]
+    fragments = [word for setting in fragments for word in ("--set", setting)]
+    arguments += chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"], fragments])
     recovers = chance.random() < 0.3
     if recovers:
         arguments += ["--set", "faults.on_worker_loss=restart"]

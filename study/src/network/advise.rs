@@ -432,7 +432,7 @@ pub fn step_seconds(
     let Compute { before, backward, after } = *compute;
     let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
     let groups = measured.legs.iter().map(group).collect();
-    let work = StepWork { before, backward, after: after + learning, groups };
+    let work = StepWork { before, backward, after: after + learning, groups, delay: 0 };
     let works = vec![work; recipe.workers];
     let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
     for step in 1..=CLOCKED {
