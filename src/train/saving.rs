@@ -43,7 +43,7 @@ impl Worker {
         if self.position.rank() == 0 {
             self.position.enter(Phase::WaitingForWriter);
             let patience = Duration::from_secs_f64(self.session.recipe.exchange.timeout);
-            self.save_policy.reserve(step, &self.session.requests, patience)?;
+            self.save_policy.reserve(&self.session.requests, patience)?;
         }
         self.position.enter(Phase::CopyingState);
         self.optimizer.catch_up(&self.replica.params, None)?;
