@@ -140,7 +140,8 @@ def one(program, undisturbed, seed, schemes, counts):
     # An exchange at every step, or rounds of local steps, which end where checkpoints are due or do not.
     fragments = ["local.steps=6", "outer={fragments=2,delay=2}", "policy.bucketing=parameter"]
     fragments = [word for setting in fragments for word in ("--set", setting)]
-    arguments += chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"], fragments])
+    rounds = chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"], fragments])
+    arguments += rounds
     recovers = chance.random() < 0.3
     if recovers:
         arguments += ["--set", "faults.on_worker_loss=restart"]
@@ -148,6 +149,8 @@ def one(program, undisturbed, seed, schemes, counts):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         fault, codes, part = some_fault(chance, workers)
+        if rounds and fault.startswith("corrupt"):
+            codes = {0, 1}  # Most steps of a round send nothing that could be damaged.
         kill_after = None
         if chance.random() < 0.35:
             fault, kill_after = "SIGKILL", chance.uniform(0, seconds)
