@@ -136,7 +136,7 @@ impl Worker {
         if self.synchronises_batch_norm(step) {
             self.average_batch_norm()?;
         }
-        let step = Box::new(RankStep {
+        let step = RankStep {
             rank: self.position.rank(),
             step,
             epoch,
@@ -151,12 +151,12 @@ impl Worker {
             traffic: exchanged.traffic,
             exposed: exchanged.exposed.as_secs_f64(),
             gradient_norm,
-        });
+        };
         if self.gradient.is_away() {
             self.held.push(step);
             return Ok(());
         }
-        self.report(Report::Step(step))
+        self.report(Report::Step(Box::new(step)))
     }
 
     /// Stops every rank before the update if this rank's loss is not finite.

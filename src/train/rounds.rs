@@ -89,7 +89,7 @@ impl Worker {
         if let Some(sent) = held.first_mut() {
             (sent.traffic, sent.exposed) = (traffic, waited.as_secs_f64());
         }
-        held.into_iter().try_for_each(|step| self.report(Report::Step(step)))?;
+        held.into_iter().try_for_each(|step| self.report(Report::Step(Box::new(step))))?;
         Ok(waited)
     }
 

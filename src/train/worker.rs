@@ -46,7 +46,7 @@ pub(super) struct Worker {
     /// With local steps.
     pub(super) local: Option<Local>,
     /// Reports of steps since the one whose exchange is on its way, from that on.
-    pub(super) held: Vec<Box<RankStep>>,
+    pub(super) held: Vec<RankStep>,
     /// Of the weights over the steps, if the recipe asks for one.
     pub(super) average: Option<Average>,
     pub(super) schedule: Schedule,
