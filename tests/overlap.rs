@@ -43,6 +43,22 @@ fn text_models_overlap_without_a_trace() {
     }
 }
 
+/// A momentum that leaves as frequencies, and one that ranks share.
+#[test]
+fn momenta_overlap_without_a_trace() {
+    let steps =
+        ["train.max_steps=6", "train.batch=8", "policy.bucketing=parameter", "model=transformer"];
+    for momentum in [
+        [
+            "scheme=demo",
+            "optimizer={ kind = 'sgd', momentum = 0, sign = true, learning_rate = 0.01 }",
+        ],
+        ["scheme=onebit", "optimizer={ kind = 'onebit-adam', warmup_steps = 3 }"],
+    ] {
+        same(&[&momentum[..], &steps].concat());
+    }
+}
+
 /// Uneven last steps, several forward passes an update, a rank without samples, histograms that
 /// want the local gradient.
 #[test]

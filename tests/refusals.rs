@@ -39,6 +39,35 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train --scheme qsgd --set policy.feedback.decay=0.9", "switch the scheme's feedback on"),
         ("train --scheme topk --set policy.feedback.decay=1.5", "such as 0.95"),
         ("train --scheme topk --set policy.feedback.efsgdm=0.1", "optimizer.momentum = 0"),
+        ("train --scheme topk --set policy.feedback.momentum=0.9", "optimizer.momentum = 0"),
+        ("train --scheme topk --set policy.feedback.momentum=1", "such as 0.9"),
+        (
+            "train --scheme demo --set policy.feedback.decay=0.9",
+            "the residual of scheme `demo` is its momentum",
+        ),
+        (
+            "train --scheme demo --set policy.momentum_correction=0.9",
+            "leave `feedback` and `momentum_correction` out",
+        ),
+        ("train --scheme demo --set scheme.chunk=0", "such as 64"),
+        ("train --set optimizer.sign=true", "write optimizer.momentum = 0"),
+        (
+            "train --set optimizer={kind=\"onebit-adam\",warmup_steps=0}",
+            "leaves no step that fixes the variance",
+        ),
+        (
+            "train --scheme onebit --set optimizer.kind=onebit-adam --set policy.warmup_steps=7",
+            "leave these keys out",
+        ),
+        (
+            "train --scheme onebit --set optimizer.kind=onebit-adam --set local.steps=4",
+            "exchanges its momentum at every step",
+        ),
+        (
+            "train --scheme dense --set optimizer.kind=onebit-adam --set train.clip_norm=1",
+            "policy.clip_norm = 2.0000",
+        ),
+        ("train --scheme demo --set optimizer.kind=onebit-adam", "another form of feedback"),
         (
             "train --workers 4 --set exchange.topology={kind=\"two-level\",group=3}",
             "group = 3 does not divide workers = 4",

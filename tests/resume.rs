@@ -63,7 +63,7 @@ impl Outcome {
 }
 
 /// Every scheme, with its default policy, after local steps, and with momentum correction where it keeps a
-/// residual, goes on from the middle of an epoch as if nothing had been.
+/// residual, and an optimizer that owns its exchange, before and after its first steps, goes on from the middle of an epoch as if nothing had been.
 #[test]
 fn every_scheme_goes_on_bit_for_bit() {
     let program = Program::new();
@@ -81,9 +81,18 @@ fn every_scheme_goes_on_bit_for_bit() {
                 "policy.rules=[{match='*.bias',scheme='qsgd'},{match='fc.*',scheme='powersgd'}]";
             variants.push(vec!["--set", rules]);
         }
+        if name == "onebit" {
+            for optimizer in [
+                "optimizer={kind='onebit-adam',warmup_steps=5}",
+                "optimizer={kind='onebit-adam',warmup_steps=9}",
+            ] {
+                variants.push(vec!["--scheme", name, "--set", optimizer]);
+            }
+        }
         for (number, variant) in variants.iter().enumerate() {
-            let still = ["--set", "optimizer.momentum=0"];
-            let more = [&variant[..], &still, &["--set", "record.histograms_every=6"]].concat();
+            let adam = variant.iter().any(|word| word.contains("onebit-adam"));
+            let still = if adam { &[][..] } else { &["--set", "optimizer.momentum=0"] };
+            let more = [&variant[..], still, &["--set", "record.histograms_every=6"]].concat();
             let (run, checkpoints) = undisturbed(&program, &format!("{name}-{number}"), &more);
             let before = Outcome::of(&run);
             let from = &checkpoints[0];

@@ -5,7 +5,7 @@
     python3 tests/soak.py kills --count 50 --seed 1 -- cifar10-topk --dir data --set train.max_steps=1500
     python3 tests/soak.py commands --seconds 60 --seed 1
 
-`faults` takes short runs of every scheme in turn and does to each what its seed says: injected
+`faults` takes short runs of every scheme, and of onebit-adam, in turn and does to each what its seed says: injected
 faults, or SIGKILL at a random moment of it, and perhaps of its continuations too. Every run must end
 as the table of docs/faults.md says, and, gone on with, in the weights and the record of an undisturbed run, bit
 for bit. `kills` starts one run, given after `--`, and kills it at so many random moments, going on
@@ -34,6 +34,8 @@ from pathlib import Path
 
 TIMES = {"time", "phases", "samples_per_second"}
 STEPS = 24
+OPTIMIZER = "optimizer={kind=\"sgd\",learning_rate=0.5,momentum=0.0}"
+ONEBIT_ADAM = "optimizer={kind=\"onebit-adam\",learning_rate=0.01,warmup_steps=5}"
 # A run of half a second: a linear text model, checkpoints in the middle of epochs.
 SHORT = [
     "train", "--quiet",
@@ -43,7 +45,7 @@ SHORT = [
     "--set", f"train.max_steps={STEPS}",
     "--set", "train.batch=16",
     "--set", "record.every=1",
-    "--set", "optimizer={kind=\"sgd\",learning_rate=0.5,momentum=0.0}",
+    "--set", OPTIMIZER,
     "--set", "checkpoint.every_steps=3",
     "--set", "exchange.timeout=1.5",
 ]
@@ -134,14 +136,17 @@ def some_fault(chance, workers):
 
 def one(program, undisturbed, seed, schemes, counts):
     chance = random.Random(seed)
-    scheme = schemes[seed % len(schemes)]
+    scheme, optimizer = schemes[seed % len(schemes)]
     workers = chance.choice([2, 3, 4])
     arguments = SHORT + ["--scheme", scheme, "--workers", str(workers)]
     # An exchange at every step, or rounds of local steps, which end where checkpoints are due or do not.
     fragments = ["local.steps=6", "outer={fragments=2,delay=2}", "policy.bucketing=parameter"]
     fragments = [word for setting in fragments for word in ("--set", setting)]
     rounds = chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"], fragments])
-    arguments += rounds
+    if optimizer:
+        arguments[arguments.index(OPTIMIZER)] = optimizer
+    else:
+        arguments += rounds
     recovers = chance.random() < 0.3
     if recovers:
         arguments += ["--set", "faults.on_worker_loss=restart"]
@@ -192,7 +197,9 @@ def one(program, undisturbed, seed, schemes, counts):
 
 def faults(options):
     listing = subprocess.run([options.program, "list", "schemes"], capture_output=True, text=True, check=True)
-    schemes = [line.split()[0] for line in listing.stdout.splitlines() if line.strip()]
+    schemes = [(line.split()[0], None) for line in listing.stdout.splitlines() if line.strip()]
+    # An optimizer that owns its exchange, over two schemes.
+    schemes += [("onebit", ONEBIT_ADAM), ("topk", ONEBIT_ADAM)]
     undisturbed, counts, failed = Undisturbed(options.program), Counter(), []
     for seed in range(options.seed, options.seed + options.count):
         try:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What communication hooks cost in a step of DDP, in turns: gradwire's, PyTorch's own, and codecs in Python.
 
-usage: benches/pytorch/hooks.py [--world 2] [--rounds 15] [--hooks none,fp16,powersgd,…] [--ratio 0.01] [--rank 4]
+usage: benches/pytorch/hooks.py [--world 2] [--rounds 15] [--hooks none,fp16,powersgd,…] [--ratio 0.01] [--rank 4] [--dtype bfloat16]
 
 The parameters are those of a ResNet-18 for CIFAR-10 (11.2 million), and their gradient is given: backward is
 one addition for each element, so that a step is almost the hook alone. The processes run on this machine
@@ -71,7 +71,7 @@ def wrapped(name, a):
     class Given(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.weights = torch.nn.ParameterList(torch.zeros(shape) for shape in resnet18())
+            self.weights = torch.nn.ParameterList(torch.zeros(shape, dtype=getattr(torch, a.dtype)) for shape in resnet18())
 
         def forward(self, given):
             return sum((weight * one).sum() for weight, one in zip(self.weights, given))
@@ -99,7 +99,7 @@ def process(rank, a, store):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=a.world)
     draw = torch.Generator().manual_seed(rank)
-    given = [torch.randn(shape, generator=draw) for shape in resnet18()]
+    given = [torch.randn(shape, generator=draw).to(getattr(torch, a.dtype)) for shape in resnet18()]
     names = a.hooks.split(",")
     modules = {name: wrapped(name, a) for name in names}
     times = {name: [] for name in names}
@@ -142,7 +142,7 @@ def encoding(given, a):
     import torch
 
     import gradwire
-    flat = torch.cat([one.reshape(-1) for one in given])
+    flat = torch.cat([one.reshape(-1) for one in given]).float()
     array = flat.numpy()
     python = PythonTopk(a.ratio)
     codecs = {"python-topk": lambda step: python.encode(flat)}
@@ -171,6 +171,7 @@ def main():
     p.add_argument("--hooks", default=",".join(HOOKS))
     p.add_argument("--ratio", type=float, default=0.01)
     p.add_argument("--rank", type=int, default=4)
+    p.add_argument("--dtype", default="float32", help="of the parameters and their gradient")
     a = p.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch.multiprocessing as mp

@@ -130,9 +130,13 @@ fn advise(
         return Ok(());
     }
     let measured_here = if asked.is_some() { "as asked" } else { "on this machine" };
+    let every = match recipe.local.steps {
+        1 => String::new(),
+        steps => format!("; an exchange every {steps} steps, whose progress gradients stand for"),
+    };
     println!(
         "{} on {}, {} workers, batch {}: {:.1} ms of computing a step {measured_here} ({} steps, \
-         {} parameters)",
+         {} parameters){every}",
         recipe.model.name(),
         recipe.dataset.name(),
         recipe.workers,

@@ -41,7 +41,8 @@ impl std::error::Error for Violation {}
 const SAME_MEAN: &str = "every rank ends with the same bits, whenever it is run";
 const FINITE: &str = "a finite gradient gives a finite mean and finite gauges";
 const STOPS: &str = "a gradient that is not finite is an error that names it, and changes nothing";
-const CONSERVES: &str = "with error feedback, what is sent plus what is left is what was given";
+const CONSERVES: &str =
+    "with error feedback, what is sent plus what is left is what was given, but for what fades";
 const GOES_ON: &str = "a restored state goes on as if never stopped";
 const NOTHING: &str = "a gradient of zeros gives a mean of zeros";
 const COST: &str = "no message is larger than plain f32";
@@ -278,12 +279,13 @@ fn run(scheme: &dyn Scheme, length: usize) -> crate::Result<Vec<Ended>> {
     ranks(3, |rank, collective| {
         let mut exchange = end(scheme, length, collective)?;
         let (mut means, mut balance) = (Vec::new(), vec![0.0; length]);
+        let decay = exchange.policy().decay();
         for step in 1..=STEPS {
             let given = laplaces(100 * step + rank as u64, length);
             let mut mean = given.clone();
             exchange.allreduce(step, &mut mean)?;
             for ((balance, given), mean) in balance.iter_mut().zip(&given).zip(&mean) {
-                *balance += f64::from(*given) - f64::from(*mean);
+                *balance = decay * *balance + f64::from(*given) - f64::from(*mean);
             }
             means.push(bits(&mean));
         }

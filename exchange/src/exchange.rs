@@ -157,8 +157,8 @@ impl Exchange {
         let buckets = setup.buckets(rank);
         let route = Route::new(&setup, &mut collective)?;
         let feeds_back = policy.schemes(scheme).any(Scheme::feedback);
-        let feedback =
-            feeds_back.then(|| Feedback::of(policy.feedback, policy.momentum(), layout.len()));
+        let feedback = (feeds_back || policy.shares_momentum())
+            .then(|| Feedback::of(policy.feedback, policy.momentum(), layout.len()));
         let groups = vec![(0..buckets.len()).collect()];
         let (zeros, buffers) = (Zeros::default(), no_buffers(1));
         let member = Member { layout, buckets, feedback, collective, zeros, buffers };
@@ -329,27 +329,27 @@ impl Exchange {
         if let Some(leg) = underway.traffic.legs.last_mut() {
             leg.local_bytes = within;
         }
-        self.take_estimate(context, group, gradient)?;
+        self.take_means(context, group, gradient)?;
         underway.received[group] = Some(received);
         self.underway = Some(underway);
         Ok(())
     }
 
-    /// With EF21, overwrites a group's mean of messages by what all ranks have of their gradients.
-    fn take_estimate(
+    /// Where feedback takes up a group's mean of messages, or overwrites it by what it makes of it.
+    fn take_means(
         &mut self,
         context: StepContext,
         group: usize,
         gradient: &mut [f32],
     ) -> Result<()> {
         let Member { layout, buckets, feedback, zeros, .. } = &mut self.member;
-        let Some(feedback) = feedback.as_mut().filter(|feedback| feedback.estimates()) else {
+        let Some(feedback) = feedback.as_mut().filter(|feedback| feedback.takes_means()) else {
             return Ok(());
         };
         for bucket in self.groups[group].iter().map(|number| &buckets[*number]) {
             zeros.note(&bucket.range, None);
             let mean = bucket.elements_mut(gradient);
-            if let Some(element) = feedback.estimate(bucket.range.clone(), mean) {
+            if let Some(element) = feedback.take_mean(bucket.range.clone(), mean) {
                 let (parameter, index) = layout.name(bucket.range.start + element);
                 return Err(Error::NonFiniteMean { step: context.step, parameter, index });
             }

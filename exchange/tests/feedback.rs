@@ -1,12 +1,12 @@
-//! The forms of error feedback: what fades, and EF21 with momentum.
+//! The forms of error feedback: what fades, EF21 with momentum, and a momentum that ranks share.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod common;
 
 use common::{Trial, bits, each_rank, half, parameters, wirings};
-use gradwire_exchange::schemes::topk;
+use gradwire_exchange::schemes::{demo, topk};
 use gradwire_exchange::{
-    Bucketing, Downlink, Exchange, FeedbackRule, Policy, Scheme, SchemeConfig, mesh,
+    Bucketing, Downlink, Exchange, FeedbackRule, Layout, Policy, Rule, Scheme, SchemeConfig, mesh,
 };
 
 /// A form with its numbers in the papers' own words, from NumPy.
@@ -21,16 +21,18 @@ struct Recorded {
     gradients: Vec<Vec<Vec<f32>>>,
     decay: Expected,
     efsgdm: Expected,
+    momentum: Expected,
 }
 
 #[test]
-fn both_forms_are_what_their_papers_write() {
+fn all_forms_are_what_their_papers_write() {
     let recorded: Recorded = serde_json::from_str(include_str!("vectors/feedback.json")).unwrap();
     let config = topk::Config { ratio: 0.25.into(), chunk: 8, ..Default::default() };
     let scheme = SchemeConfig::Topk(config);
     for (rule, expected) in [
         (FeedbackRule::Decay(0.9), &recorded.decay),
         (FeedbackRule::Efsgdm(0.25), &recorded.efsgdm),
+        (FeedbackRule::Momentum(0.8), &recorded.momentum),
     ] {
         let policy = Policy { feedback: Some(rule), ..Policy::from(Bucketing::Whole) };
         each_rank(mesh(3, common::PATIENT), |rank, end| {
@@ -63,9 +65,11 @@ fn with(trial: &Trial, rule: FeedbackRule) -> Trial {
     trial
 }
 
-/// Every scheme with feedback, and no momentum, over every topology that returns the mean of what was sent.
+/// Every scheme with feedback of the usual form, and no momentum, over every topology that returns the mean of what was sent.
 fn fed_back() -> impl Iterator<Item = Trial> {
-    let schemes = SchemeConfig::specimens().into_iter().filter(|scheme| scheme.feedback());
+    let schemes = SchemeConfig::specimens()
+        .into_iter()
+        .filter(|scheme| scheme.feedback() && scheme.default_policy().feedback.is_none());
     let exact = |wiring: &gradwire_exchange::Wiring| wiring.downlink != Some(Downlink::Compressed);
     let trials = schemes.flat_map(move |scheme| {
         wirings().into_iter().filter(exact).map(move |wiring| {
@@ -144,10 +148,11 @@ fn ef21_takes_the_mean_of_running_means_less_the_residuals() {
     assert!(contractions > 20, "{contractions}");
 }
 
-/// Saved in the middle and taken up, both go on the same; what would be lost is refused by name.
+/// Saved in the middle and taken up, all go on the same; what would be lost is refused by name.
 #[test]
-fn both_forms_go_on_where_they_were() {
-    for rule in [FeedbackRule::Decay(0.9), FeedbackRule::Efsgdm(0.25)] {
+fn all_forms_go_on_where_they_were() {
+    for rule in [FeedbackRule::Decay(0.9), FeedbackRule::Efsgdm(0.25), FeedbackRule::Momentum(0.8)]
+    {
         for wiring in wirings() {
             let trial = with(&Trial::new(&half(), wiring), rule);
             let through = trial.over(3, |rank, mut exchange| {
@@ -164,8 +169,124 @@ fn both_forms_go_on_where_they_were() {
             assert!(resumed == rest, "{trial:?}");
             Trial::new(&half(), wiring).over(3, |rank, mut exchange| {
                 let restored = exchange.restore(&through[rank].0);
-                assert_eq!(restored.is_err(), matches!(rule, FeedbackRule::Efsgdm(_)), "{trial:?}");
+                assert_eq!(restored.is_err(), !matches!(rule, FeedbackRule::Decay(_)), "{trial:?}");
             });
         }
     }
+}
+
+#[derive(serde::Deserialize)]
+struct Demo {
+    gradients: Vec<Vec<Vec<f32>>>,
+    means: Vec<Vec<f64>>,
+    momenta: Vec<Vec<f64>>,
+}
+
+/// DeMo's momentum is the residual of its scheme: algorithm 1, step by step, on matrices, vectors and a kernel.
+#[test]
+fn demo_is_what_its_paper_writes() {
+    let recorded: Demo = serde_json::from_str(include_str!("vectors/demo.json")).unwrap();
+    let config = demo::Config { chunk: 4, k: 3, decay: 0.9, ..Default::default() };
+    let near = |found: &[f32], expected: &[f64]| {
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
+        }
+    };
+    for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
+        each_rank(mesh(3, common::PATIENT), |rank, end| {
+            let shapes = [vec![6, 10], vec![7], vec![8], vec![4, 3, 2]];
+            let named = (0..).zip(shapes).map(|(i, shape): (usize, _)| (format!("p{i}"), shape));
+            let (layout, end) = (Layout::shaped(named).unwrap(), Box::new(end));
+            let scheme = SchemeConfig::Demo(config.clone());
+            let mut exchange = Exchange::new(&scheme, bucketing.clone(), layout, 0, end).unwrap();
+            for (step, (gradients, mean)) in
+                (1..).zip(recorded.gradients.iter().zip(&recorded.means))
+            {
+                let mut gradient = gradients[rank].clone();
+                exchange.allreduce(step, &mut gradient).unwrap();
+                near(&gradient, mean);
+            }
+            near(exchange.residual().unwrap(), &recorded.momenta[rank]);
+        });
+    }
+}
+
+/// A scheme whose residual is its momentum takes no other form, nor a momentum correction, around it.
+#[test]
+fn demo_keeps_its_own_form_of_feedback() {
+    let demo = SchemeConfig::Demo(demo::Config::default());
+    let topk = SchemeConfig::Topk(topk::Config::default());
+    let own = FeedbackRule::Decay(0.999);
+    let rule = Rule { pattern: "p0".into(), scheme: demo.clone() };
+    let with = |feedback, rules: &[Rule], momentum_correction| Policy {
+        feedback,
+        rules: rules.to_vec(),
+        momentum_correction,
+        ..Policy::default()
+    };
+    let ruled = [rule];
+    for (policy, scheme, good) in [
+        (with(None, &[], None), &demo, true),
+        (with(Some(own), &[], None), &demo, true),
+        (with(Some(FeedbackRule::Decay(0.9)), &[], None), &demo, false),
+        (with(Some(FeedbackRule::Efsgdm(0.1)), &[], None), &demo, false),
+        (with(Some(FeedbackRule::Momentum(0.9)), &[], None), &demo, false),
+        (with(None, &[], Some(0.9)), &demo, false),
+        (with(None, &ruled, None), &topk, false),
+        (with(Some(own), &ruled, None), &topk, true),
+    ] {
+        let found = policy.validate(scheme);
+        assert_eq!(found.is_ok(), good, "{policy:?}: {found:?}");
+        if let Err(error) = found {
+            assert!(error.to_string().contains("leave `feedback` and"), "{error}");
+        }
+    }
+}
+
+/// The momentum that ranks share is what they took last, the same bits on all of them, and nothing else is lost:
+/// of every scheme, through warm-ups, groups and all topologies, those that compress the way back too.
+#[test]
+fn a_shared_momentum_is_what_ranks_took_and_nothing_is_lost() {
+    const FACTOR: f64 = 0.75;
+    let mut cases = 0;
+    for (scheme, wiring) in SchemeConfig::specimens()
+        .iter()
+        .flat_map(|scheme| wirings().into_iter().map(move |w| (scheme, w)))
+    {
+        let mut trial = with(&Trial::new(scheme, wiring), FeedbackRule::Momentum(FACTOR));
+        trial.policy.momentum_correction = Some(0.0);
+        if trial.policy.validate(scheme).is_err() || !trial.is_valid() {
+            continue;
+        }
+        cases += 1;
+        let trial = trial.groups(&[vec![1, 3], vec![0, 2], vec![4]]);
+        let ranks = trial.over(3, |rank, mut exchange| {
+            let (mut lost, mut last) = (vec![0f64; Trial::LENGTH], vec![0f32; Trial::LENGTH]);
+            for step in 1..=5 {
+                let mut gradient = Trial::gradient(rank, step);
+                let due = lost.iter_mut().zip(&gradient).zip(&last);
+                due.for_each(|((lost, g), m)| {
+                    *lost += FACTOR * f64::from(*m) + (1.0 - FACTOR) * f64::from(*g);
+                });
+                exchange.allreduce(step, &mut gradient).unwrap();
+                lost.iter_mut().zip(&gradient).for_each(|(lost, m)| *lost -= f64::from(*m));
+                last = gradient;
+            }
+            let residual = exchange.residual().unwrap();
+            lost.iter_mut().zip(residual).for_each(|(lost, left)| *lost -= f64::from(*left));
+            let kept = exchange.save();
+            let kept =
+                exchange.layout().from_name_order(kept.f32s("momentum", Trial::LENGTH).unwrap());
+            assert_eq!(bits(&kept), bits(&last), "{trial:?}");
+            (lost, bits(&last))
+        });
+        assert!(ranks.iter().all(|rank| rank.1 == ranks[0].1), "{trial:?}");
+        if scheme.feedback() && wiring.downlink != Some(Downlink::Compressed) {
+            for i in 0..Trial::LENGTH {
+                let lost: f64 = ranks.iter().map(|rank| rank.0[i]).sum();
+                assert!(lost.abs() < 1e-3, "{trial:?}, element {i}: {lost}");
+            }
+        }
+    }
+    assert!(cases > 150, "{cases}");
 }

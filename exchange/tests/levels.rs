@@ -71,16 +71,19 @@ fn a_group_is_one_rank_with_its_mean() {
     }
 }
 
-/// What all ranks were given is what they took and what they still hold.
+/// What all ranks were given is what they took and what they still hold, but for what fades.
 fn conserves(trial: &Trial, ranks: usize) {
     let held = trial.over(ranks, |rank, mut exchange| {
         let (mut lost, steps) = (vec![0f64; LENGTH], 1..=5);
+        let decay = exchange.policy().decay();
         for step in steps {
             let given = Trial::gradient(rank, step);
             let mut mean = given.clone();
             exchange.allreduce(step, &mut mean).unwrap();
             let both = given.iter().zip(&mean).zip(&mut lost);
-            both.for_each(|((given, mean), lost)| *lost += f64::from(*given) - f64::from(*mean));
+            both.for_each(|((given, mean), lost)| {
+                *lost = decay * *lost + f64::from(*given) - f64::from(*mean);
+            });
         }
         let residual = exchange.residual().unwrap().iter();
         lost.iter_mut().zip(residual).for_each(|(lost, left)| *lost -= f64::from(*left));

@@ -222,8 +222,11 @@ fn parameters_that_go_by_a_rule_and_others_do_not_meet() {
         .iter()
         .flat_map(|scheme| unowned().map(move |wiring| (scheme, wiring)))
     {
+        // The form of feedback is that of the policy, whichever scheme brings it.
+        let form = scheme.default_policy().feedback;
         let trial = |scheme: &SchemeConfig, other: &SchemeConfig| {
             let mut trial = Trial::new(scheme, wiring);
+            trial.policy.feedback = form.filter(|_| scheme.feedback() || other.feedback());
             (trial.policy.dense_below, trial.policy.momentum_correction) = (Some(0), Some(0.0));
             trial.policy.rules = vec![rule(RULED, other)];
             trial

@@ -241,7 +241,8 @@ impl Compressor {
         let codec = self.scheme.codec(&seat).ok_or_else(|| {
             Refused::Input(format!("scheme `{}` is no codec", self.scheme.about().name))
         })?;
-        let feedback = self.scheme.feedback().then(|| Feedback::new(length, 0.0));
+        let form = self.scheme.default_policy().feedback;
+        let feedback = self.scheme.feedback().then(|| Feedback::of(form, 0.0, length));
         let fingerprint = self.fingerprint(length);
         Ok(Fitted { length, codec, feedback, fingerprint })
     }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
 
 use gradwire_exchange::{Collective, Error, Layout, Parameter, Solo, Traffic as Counted};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
 use crate::errors::{InputError, StateError, counts_from_one, exception, is_of_one_step};
 use crate::transport::{Cause, Transport};
@@ -41,7 +42,7 @@ impl Exchange {
     #[pyo3(signature = (
         parameters, scheme, transport = None, *, seed = 0, bucketing = None, dense_below = None,
         start_step = None, momentum_correction = None, momentum_masking = None, clip_norm = None,
-        measure_every = None, force = false, **settings
+        measure_every = None, feedback = None, rules = None, force = false, **settings
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -57,12 +58,28 @@ impl Exchange {
         momentum_masking: Option<bool>,
         clip_norm: Option<f64>,
         measure_every: Option<u64>,
+        feedback: Option<&Bound<'_, PyAny>>,
+        rules: Option<&Bound<'_, PyAny>>,
         force: bool,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let cause = Cause::default();
-        let scheme = settings::any(scheme, settings, &cause)?;
-        let around = PyDict::new(py);
+        let (around, settings) =
+            (PyDict::new(py), settings.cloned().unwrap_or_else(|| PyDict::new(py)));
+        if let Some(feedback) = feedback {
+            // Whether there is any is a setting of the scheme, and in which form one of the policy.
+            if !feedback.is_instance_of::<PyDict>() {
+                settings.set_item("feedback", feedback)?;
+            } else {
+                around.set_item("feedback", feedback)?;
+                // A form asks for feedback; an object says itself whether it has any.
+                if scheme.is_instance_of::<PyString>() {
+                    settings.set_item("feedback", true)?;
+                }
+            }
+        }
+        around.set_item("rules", rules)?;
+        let scheme = settings::any(scheme, Some(&settings), &cause)?;
         around.set_item("bucketing", bucketing)?;
         around.set_item("dense_below", dense_below)?;
         around.set_item("start_step", start_step)?;
@@ -138,6 +155,19 @@ impl Exchange {
         let gradient = arrays::readable(gradient)?;
         let values = gradient.as_slice().map_err(PyErr::from)?;
         Ok(Traffic(self.with(py, |exchange| exchange.finish(values))?))
+    }
+
+    /// What a step cost whose values the transport has averaged by itself in so many seconds, `short` bytes
+    /// being those that they lacked of f32.
+    fn _averaged(&self, py: Python<'_>, short: u64, seconds: f64) -> PyResult<Traffic> {
+        self.with(py, |exchange| {
+            let mut counted = Counted::default();
+            counted.parameters = exchange.layout().len() as u64;
+            counted.dense_bytes = exchange.dense_bytes();
+            counted.wire_bytes = counted.dense_bytes.saturating_sub(short);
+            counted.wait = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+            Ok(Traffic(counted))
+        })
     }
 
     /// Sets the groups of buckets that travel together: each bucket's number in exactly one.

@@ -93,6 +93,11 @@ pub(crate) fn policy(scheme: &dyn Scheme, given: &Bound<'_, PyDict>) -> PyResult
     if let Some(bytes) = table.get("bucketing").and_then(Value::as_u64) {
         table.insert("bucketing".to_string(), json!({ "bytes": bytes }));
     }
+    for rule in table.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(scheme) = rule.get_mut("scheme").filter(|scheme| scheme.is_string()) {
+            *scheme = json!({ "kind": scheme.take() });
+        }
+    }
     if let Some(step) = table.remove("start_step") {
         let Some(step) = step.as_u64().filter(|step| *step > 0) else {
             return Err(refuse(format!("start_step = {step} is not possible; steps count from 1")));

@@ -531,6 +531,44 @@ def sharded(rank, world_size, scheme, settings):
     return _whole(module), weights(ddp), told
 
 
+class Heads(torch.nn.Module):
+    """A trunk, and two heads of which a step may use one, both or none."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = torch.nn.Linear(64, 32)
+        self.heads = torch.nn.ModuleList(torch.nn.Linear(32, 10) for _ in range(2))
+
+    def forward(self, inputs, used):
+        hidden = self.trunk(inputs).relu()
+        return sum(self.heads[head](hidden) for head in used) + hidden[:, :10]
+
+
+def sharded_and_unused(rank, world_size, scheme, settings):
+    """The weights after steps in which ranks use other parameters of a unit, or none of a unit: of
+    `fully_shard`, and of an Averager, which takes what has no gradient for zero."""
+    from torch.distributed.fsdp import fully_shard
+
+    def train(module, average):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+        for step, used in enumerate([(0, 1), (rank,), (1,), ()]):
+            optimizer.zero_grad()
+            inputs, labels = batch(rank, step)
+            torch.nn.functional.cross_entropy(module(inputs, used), labels).backward()
+            average(module)
+            optimizer.step()
+
+    whole, divided = Heads().to(DEVICE), Heads().to(DEVICE)
+    averager = gradwire.torch.Averager(scheme, bucketing="parameter", timeout=30, **settings)
+    train(whole, averager.reduce_)
+    fully_shard(divided.trunk)
+    fully_shard(divided)
+    state = gradwire.fsdp.compress(divided, scheme, bucketing="parameter", timeout=30, **settings)
+    train(divided, lambda _: None)
+    return _whole(divided), weights(whole), state.step
+
+
 def sharded_resumed(rank, world_size):
     """Four steps at once, and two and two with a checkpoint between them."""
     whole, _ = _sharded("topk", ratio=0.05)
@@ -592,6 +630,26 @@ def sharded_elsewhere(rank, world_size, folder):
     left = {name: one.numpy() for name, one in state.state_dict()["residual"].items()}
     _shard_steps(module, rank, range(1))
     return left, state.step
+
+
+def averaged_shards(rank, world_size, scheme, settings):
+    """`fully_shard` within each pair and an Averager across: the whole mean gradients, this rank's own ones,
+    and the elements that the averager has."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
+    module, plain = model(), model()
+    fully_shard(module, mesh=mesh["within"])
+    averager = gradwire.torch.Averager(
+        scheme, process_group=mesh.get_group("across"), timeout=30, **settings
+    )
+    backward(plain, rank, 0)
+    backward(module, rank, 0)
+    module[4].bias.requires_grad_(False)  # It stays what the pair has.
+    traffic = averager.reduce_(module)
+    whole = [one.grad.full_tensor().numpy().ravel() for one in module.parameters()]
+    return numpy.concatenate(whole), gradients(plain), traffic.parameters
 
 
 def pickled(rank, world_size):

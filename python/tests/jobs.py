@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 import warnings
 
@@ -102,16 +103,17 @@ def without_hook(rank, world_size, steps):
     return found
 
 
-def half(rank, world_size, dtype):
-    """Gradients of 16 bits: the mean of one step, and the mean of the ranks' own in float32."""
-    ddp, state = wrapped("dense", dtype=dtype, timeout=30)
+def half(rank, world_size, scheme, dtype):
+    """Gradients of 16 bits: the mean of the third step, what it cost, and the mean of the ranks' own in
+    float32."""
+    ddp, state = wrapped(scheme, dtype=dtype, timeout=30)
     plain = model(dtype)
     for step in range(3):
         plain.zero_grad()
         ddp.zero_grad()
         backward(plain, rank, step, dtype)
         backward(ddp, rank, step, dtype)
-    return gradients(plain), gradients(ddp), str(ddp.module[0].weight.grad.dtype)
+    return gradients(plain), gradients(ddp), str(ddp.module[0].weight.grad.dtype), state.traffic.wire_bytes
 
 
 def resumed(rank, world_size, scheme, settings, folder):
@@ -185,17 +187,23 @@ def not_finite(rank, world_size):
     return found, averager.step, gradients(module)
 
 
-def not_finite_in_ddp(rank, world_size):
-    """The same inside of DDP: what backward raises."""
-    ddp, state = wrapped("topk", timeout=30)
+def not_finite_in_ddp(rank, world_size, scheme, rank_of_nan):
+    """The same inside of DDP: what backward raises, and the steps and gradients after one that works."""
+    ddp, state = wrapped(scheme, timeout=30)
     backward(ddp, rank, 0)
     inputs, labels = batch(rank, 1)
-    if rank == 1:
+    if rank == rank_of_nan:
         inputs[0, 0] = float("nan")
+    loss = torch.nn.functional.cross_entropy(ddp(inputs), labels)
+    if rank_of_nan is None:
+        loss = 3e38 * ddp(inputs)[:, 0].mean()  # Finite on each rank, and their sum is not.
     try:
-        torch.nn.functional.cross_entropy(ddp(inputs), labels).backward()
+        loss.backward()
     except RuntimeError as error:
-        return str(error), state.step, state.failure
+        found = str(error), state.step, state.failure
+        ddp.zero_grad()
+        backward(ddp, rank, 2)
+        return *found, state.step, gradients(ddp)
     return None
 
 
@@ -552,12 +560,71 @@ def in_pieces(rank, world_size):
         gradwire._gloo._PIECE = piece
 
 
+def overlapped(rank, world_size, scheme):
+    """Whether something is sent before the backward pass has come to the first layer, which waits for it."""
+    bucket, gradwire.torch._BUCKET = gradwire.torch._BUCKET, 100_000
+    ddp, state = wrapped(scheme, 0.05, timeout=30)
+    gradwire.torch._BUCKET = bucket
+    for step in range(2):
+        backward(ddp, rank, step)
+    sent, seen = threading.Event(), []
+
+    def noted(call):
+        def inner(*arguments):
+            sent.set()
+            return call(*arguments)
+
+        return inner
+
+    transport = state._transport
+    transport.average, transport.alltoall = noted(transport.average), noted(transport.alltoall)
+    transport.allgather = noted(transport.allgather)
+
+    def awaited(gradient):
+        seen.append(sent.wait(5))
+
+    ddp.module[0].register_forward_hook(lambda *given: given[2].register_hook(awaited) and None)
+    backward(ddp, rank, 2)
+    return seen
+
+
+def averaged_in_pieces(rank, world_size):
+    """Vectors of every length and type, averaged by the transport: whether each is the mean in order of
+    rank; what is said of one that is not finite on one rank; and a message that meets values."""
+    gloo = gradwire._gloo.Gloo(None, 30.0)
+
+    def vector(giver, length, dtype):
+        generator = torch.Generator().manual_seed(1000 * giver + length)
+        return torch.randn(length, generator=generator).to(dtype)
+
+    def right(length, dtype, mark):
+        mean = torch.full((length,), 7.0, dtype=dtype)
+        averaged = gloo.average(vector(rank, length, dtype), mean, mark)
+        total = vector(0, length, dtype).float()
+        for giver in range(1, world_size):
+            total = total + vector(giver, length, dtype).float()
+        return averaged and torch.equal(mean, (total * numpy.float32(1 / world_size)).to(dtype))
+
+    stretch = gradwire._gloo._STRETCH // 4
+    lengths = [0, 1, 3, 5, 1000, stretch + 1, 4 * stretch]
+    types = [torch.float32, torch.bfloat16, torch.float16]
+    found = [right(length, dtype, length) for length in lengths for dtype in types]
+    spoilt = vector(rank, 1000, torch.float32)
+    if rank == 1:
+        spoilt[777] = float("inf")
+    refused = [gloo.average(spoilt, torch.empty(1000), 1), gloo.average(spoilt[:rank], torch.empty(rank), 2)]
+    if rank != 1:
+        refused.append(gloo.average(spoilt, torch.empty(1000), 3))
+    messages = gloo.allgather(numpy.full(3, rank, dtype=numpy.uint8))
+    return found, refused, [one.tolist() for one in messages], right(10, torch.float32, 4)
+
+
 def announced(rank, world_size):
     """Rank 1 announces the longest message and sends nothing of it: whom rank 0 misses, and the
     most memory that it asks for at once."""
     gloo = gradwire._gloo.Gloo(None, 2.0)
     if rank == 1:
-        header = torch.tensor([gradwire._gloo._MESSAGE, gradwire._gloo._LONGEST])
+        header = torch.tensor([gradwire._gloo._MESSAGE, gradwire._gloo._LONGEST, 0])
         gloo._send(header, 0, gradwire._gloo._HEADER).wait()
         return None
     empty, asked = torch.empty, []

@@ -99,7 +99,8 @@ def signature(node, name):
     arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(call.args))
     returned = "" if isinstance(node, ast.ClassDef) or node.returns is None else ast.unparse(node.returns)
     arrow = f" -> {returned}" if returned else ""
-    return re.sub(r"'([^']*)'", r"\1", f"{name}({arguments}){arrow}")
+    # Names of types are quoted, and defaults that are words.
+    return re.sub(r"(='[^']*')|'([^']*)'", lambda one: one[1] or one[2], f"{name}({arguments}){arrow}")
 
 
 def is_property(node):

@@ -105,13 +105,24 @@ def test_buckets_that_ddp_makes_anew_change_no_bit(bucket_cap_mb):
 
 
 @YOUNG
+@pytest.mark.parametrize(
+    "scheme, before", [("dense", True), ("half", True), ("nonzero", True), ("topk", False)]
+)
+def test_what_has_the_same_bits_in_any_buckets_leaves_beside_the_backward_pass(scheme, before):
+    assert run(jobs.overlapped, 2, scheme) == [[before]] * 2
+
+
+@YOUNG
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_gradients_of_sixteen_bits(dtype):
-    ranks = run(jobs.half, 2, dtype)
+@pytest.mark.parametrize("world_size, scheme", [(2, "dense"), (4, "dense"), (2, "nonzero")])
+def test_gradients_of_sixteen_bits(dtype, world_size, scheme):
+    """Rounded once, from the mean in float32; and `dense` sends them as they are."""
+    ranks = run(jobs.half, world_size, scheme, dtype)
     expected = torch.from_numpy(rank_order_mean([rank[0] for rank in ranks])).to(dtype).float()
-    for _, mean, name in ranks:
+    for _, mean, name, sent in ranks:
         assert name == str(dtype)
         assert numpy.array_equal(mean, expected.numpy())
+        assert (sent < 2.01 * mean.size) == (scheme == "dense")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +149,7 @@ def test_a_checkpoint_of_every_rank_goes_on_as_if_never_stopped(scheme, settings
 
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize(
-    "scheme, settings", [("topk", {}), ("powersgd", {"bucketing": "parameter"})]
+    "scheme, settings", [("topk", {}), ("powersgd", {"bucketing": "parameter"}), ("dense", {})]
 )
 def test_a_killed_rank_is_named_by_all_others(victim, scheme, settings):
     timeout = 20.0
@@ -152,9 +163,10 @@ def test_a_killed_rank_is_named_by_all_others(victim, scheme, settings):
         assert (again, blamed) == ("PeerLostError", victim)
 
 
-def test_a_rank_that_stands_still_is_named_within_the_timeout():
+@pytest.mark.parametrize("scheme", ["topk", "dense"])
+def test_a_rank_that_stands_still_is_named_within_the_timeout(scheme):
     timeout = 3.0
-    ranks = run(jobs.killed, 2, "topk", {}, 1, jobs.STOP, timeout, killed=(1,))
+    ranks = run(jobs.killed, 2, scheme, {}, 1, jobs.STOP, timeout, killed=(1,))
     words, seconds, again, blamed = ranks[0]
     assert "rank 1 was silent for 3" in words, words
     assert timeout - 0.5 < seconds < 3 * timeout
@@ -180,10 +192,17 @@ def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank_and_no_other
     assert numpy.array_equal(ranks[0][2], ranks[1][2])
 
 
-def test_backward_says_which_rank_has_no_finite_gradient():
-    for words, step, failure in run(jobs.not_finite_in_ddp, 2):
-        assert "non-finite gradient on rank 1 at step 2" in words, words
-        assert step == 1 and failure is None
+@pytest.mark.parametrize("scheme", ["topk", "dense"])
+@pytest.mark.parametrize("rank", [1, None])
+def test_backward_says_which_rank_has_no_finite_gradient(scheme, rank):
+    if scheme == "topk" and rank is None:
+        pytest.skip("what it sends of it may be finite")
+    said = "non-finite gradient on rank 1 at step 2" if rank else "the mean"
+    ranks = run(jobs.not_finite_in_ddp, 2, scheme, rank)
+    for words, step, failure, after, mean in ranks:
+        assert said in words and "step 2" in words, words
+        assert step == 1 and failure is None and after == 2
+        assert numpy.array_equal(mean, ranks[0][4])
 
 
 def test_an_own_loop_with_an_averager():
@@ -342,6 +361,15 @@ def test_a_state_from_before_the_first_step_goes_back_to_the_beginning(settings)
 
 def test_messages_in_pieces_are_what_was_sent():
     assert run(jobs.in_pieces, 3) == [[True] * 6] * 3
+
+
+@YOUNG
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_values_in_pieces_are_averaged_in_order_of_rank_or_all_ranks_hear_why_not(world_size):
+    for found, refused, messages, after in run(jobs.averaged_in_pieces, world_size):
+        assert all(found) and after
+        assert not any(refused)
+        assert messages == [[rank] * 3 for rank in range(world_size)]
 
 
 def test_an_announced_length_takes_no_memory_before_the_bytes_come():

@@ -140,6 +140,39 @@ def test_groups_change_nothing_but_when_messages_travel():
     assert numpy.array_equal(found[0], whole[0][1][0])
 
 
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(
+    "scheme, settings",
+    [
+        ("dense", {}),
+        ("half", {}),
+        ("half", {"format": "bf16", "feedback": {"decay": 0.9}}),
+        ("half", {"feedback": True}),
+        ("nonzero", {}),
+        ("nonzero", {"values": "bf16"}),
+    ],
+)
+def test_schemes_that_leave_beside_the_backward_pass_have_the_same_bits_in_any_buckets(
+    scheme, settings, world_size
+):
+    def run(bucketing):
+        def inner(end):
+            exchange = gradwire.Exchange(SHAPES, scheme, end, bucketing=bucketing, **settings)
+            found = []
+            for step in range(1, 4):
+                values = gradient(end.rank, step)
+                values[::3] = 0
+                exchange.allreduce(step, values)
+                found.append(values)
+            return found
+
+        return ranks(world_size, inner)
+
+    whole = run("whole")
+    for bucketing in ("parameter", 100, 3000):
+        assert numpy.array_equal(run(bucketing), whole)
+
+
 def test_one_rank_alone_and_its_state():
     exchange = gradwire.Exchange(SHAPES, "topk", ratio=0.1, bucketing=2048)
     values = gradient(0, 1)
@@ -391,3 +424,40 @@ def test_any_shapes_make_an_exchange_or_are_refused(shapes):
         assert str(error)
         return
     assert len(exchange.layout) == len(shapes)
+
+
+@pytest.mark.parametrize(
+    "scheme, settings, words",
+    [
+        ("topk", {"feedback": {"decay": 0}}, "feedback.decay = 0"),
+        ("topk", {"feedback": {"fades": 0.5}}, "fades"),
+        ("topk", {"feedback": "yes"}, "feedback|boolean"),
+        ("qsgd", {"feedback": {"efsgdm": 0.1}}, "EF21 needs a contraction|unsound"),
+        ("dense", {"feedback": {"decay": 0.9}}, "feedback"),
+        ("topk", {"rules": [{"match": "nothing.*", "scheme": "dense"}]}, "matches no parameter"),
+        ("topk", {"rules": [{"match": "conv.*", "scheme": "none"}]}, "none"),
+        ("topk", {"rules": "conv.*"}, "rules|sequence"),
+    ],
+)
+def test_forms_of_feedback_and_rules_that_are_not_possible_are_refused(scheme, settings, words):
+    with pytest.raises(gradwire.SettingError, match=words):
+        gradwire.Exchange(SHAPES, scheme, **settings)
+
+
+def test_rules_give_parameters_a_scheme_of_their_own():
+    rules = [{"match": "conv.bias", "scheme": "dense"}, {"match": "conv.*", "scheme": {"kind": "dense"}}]
+    exchange = gradwire.Exchange(SHAPES, "topk", ratio=0.1, rules=rules)
+    values = gradient(0, 1)
+    given, traffic = values.copy(), exchange.allreduce(1, values)
+    places = {name: slice(*place) for name, *place in exchange.layout}
+    assert numpy.array_equal(values[places["conv.weight"]], given[places["conv.weight"]])
+    assert numpy.count_nonzero(values[places["linear.weight"]]) == 64
+    assert traffic.wire_bytes > 4 * 592
+
+
+def test_what_is_left_of_a_residual_fades():
+    exchange = gradwire.Exchange({"one": [4]}, "topk", ratio=0.25, feedback={"decay": 0.5})
+    values = numpy.array([8, 4, 2, 1], numpy.float32)
+    exchange.allreduce(1, values)
+    exchange.allreduce(2, numpy.zeros(4, numpy.float32))
+    assert exchange.state()["residual"].tolist() == [0, 0, 1, 0.5]

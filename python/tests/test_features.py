@@ -12,6 +12,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
     pytest.skip("these tests need PyTorch 2.5 or newer", allow_module_level=True)
 
 import features  # noqa: E402
+from torch.distributed import fsdp  # noqa: E402
 import own  # noqa: E402
 from ranks import run  # noqa: E402
 
@@ -180,6 +181,18 @@ def test_a_checkpoint_of_fully_shard_goes_on_as_if_never_stopped():
         assert numpy.array_equal(whole, again) and step == 4
 
 
+@pytest.mark.skipif(
+    not hasattr(fsdp.FSDPModule, "set_reduce_scatter_unused_params"),
+    reason="needs a PyTorch whose fully_shard reduces parameters without a gradient",
+)
+@pytest.mark.parametrize("scheme, settings", [("dense", {}), ("topk", {"ratio": 0.1})])
+def test_fully_shard_takes_what_has_no_gradient_for_zero(scheme, settings):
+    ranks = run(features.sharded_and_unused, 2, scheme, settings)
+    for divided, whole, step in ranks:
+        assert numpy.array_equal(divided, whole) and step == 4
+        assert numpy.array_equal(divided, ranks[0][0])
+
+
 def test_what_does_not_go_together_with_fully_shard_is_refused():
     for (twice, hooked, wrapped, plain), step in run(features.sharded_and_refused, 2):
         assert "compressed already" in twice
@@ -199,6 +212,19 @@ def test_distributed_checkpoints_go_on_and_fit_another_number_of_ranks(tmp_path)
         assert numpy.abs(owed).max() > 0
         assert numpy.allclose(sum(left[name] for left, _ in now) / 4, owed, atol=1e-6)
     assert all(step == 3 for _, step in now)
+
+
+def test_an_averager_takes_shards_across_groups_that_a_model_is_divided_over():
+    ranks = run(features.averaged_shards, 4, "dense", {})
+    length = ranks[0][0].size - 10  # The last bias is left out: it is that of the pair.
+    expected = sum(rank[1] for rank in ranks) / 4
+    for rank, (mean, _, elements) in enumerate(ranks):
+        assert numpy.allclose(mean[:length], expected[:length], atol=1e-6)
+        pair = (ranks[rank // 2 * 2][1] + ranks[rank // 2 * 2 + 1][1]) / 2
+        assert numpy.allclose(mean[length:], pair[length:], atol=1e-6)
+        assert elements == length // 2
+    sparse = run(features.averaged_shards, 4, "topk", {"ratio": 0.1})
+    assert all(numpy.array_equal(one[0][:length], sparse[0][0][:length]) for one in sparse)
 
 
 def test_a_hook_is_pickled_and_its_state_says_what_to_keep():

@@ -15,27 +15,36 @@ import gradwire
 safetensors = pytest.importorskip("safetensors.numpy")
 PROGRAM = os.environ.get("GRADWIRE_PROGRAM")
 STEPS = 4
+NEEDS_PROGRAM = pytest.mark.skipif(
+    PROGRAM is None, reason="GRADWIRE_PROGRAM does not name the trainer's program"
+)
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="GRADWIRE_PROGRAM does not name the trainer's program")
+def native(folder, *arguments):
+    """The events of a run of one worker that keeps its gradients, and its folder."""
+    command = [PROGRAM, "train", "--workers", "1", "--set", "record.gradients=1", "--set", "record.every=1"]
+    subprocess.run([*command, *arguments, "--out", str(folder)], check=True, capture_output=True)
+    record = next(folder.rglob("metrics.jsonl"))
+    events = [json.loads(line) for line in record.read_text().splitlines()]
+    return [event for event in events if event["event"] == "step"], record.parent
+
+
+@NEEDS_PROGRAM
 @pytest.mark.parametrize("scheme", [one.name for one in gradwire.schemes()])
 def test_the_bytes_of_every_step_are_those_of_the_native_trainer(scheme, tmp_path):
     """One worker trains and keeps its gradients; they are exchanged here, step by step."""
-    command = [PROGRAM, "train", "--scheme", scheme, "--workers", "1", "--steps", str(STEPS)]
-    command += ["--set", "record.gradients=1", "--set", "record.every=1", "--out", str(tmp_path)]
+    arguments = ["--scheme", scheme, "--steps", str(STEPS)]
     if scheme == "dgc":  # It brings its own momentum.
-        command += ["--set", "optimizer.momentum=0"]
-    subprocess.run(command, check=True, capture_output=True)
-    record = next(tmp_path.rglob("metrics.jsonl"))
-    events = [json.loads(line) for line in record.read_text().splitlines()]
-    sent = [event["wire_bytes"] for event in events if event["event"] == "step"]
+        arguments += ["--set", "optimizer.momentum=0"]
+    events, folder = native(tmp_path, *arguments)
+    sent = [event["wire_bytes"] for event in events]
     assert len(sent) == STEPS
 
     # The trainer tells the exchange how many steps there will be.
     settings = {"horizon": STEPS} if scheme == "dqsgd" else {}
     exchange = None
     for step, wire_bytes in enumerate(sent, 1):
-        file = record.parent / "gradients" / f"step-{step:06}.safetensors"
+        file = folder / "gradients" / f"step-{step:06}.safetensors"
         # The residual beside each gradient is left out: the exchange here keeps its own.
         recorded = safetensors.load_file(file)
         gradients = {name: one for name, one in recorded.items() if not name.startswith("residual/")}
@@ -44,3 +53,31 @@ def test_the_bytes_of_every_step_are_those_of_the_native_trainer(scheme, tmp_pat
             exchange = gradwire.Exchange(shapes, scheme, seed=1, **settings)
         flat = numpy.concatenate([gradients[name].ravel() for name, _, _ in exchange.layout])
         assert exchange.allreduce(step, flat).wire_bytes == wire_bytes
+
+
+@NEEDS_PROGRAM
+@pytest.mark.parametrize("feedback, momentum", [({"decay": 0.95}, 0.9), ({"efsgdm": 0.5}, 0)])
+def test_rounds_of_local_steps_are_those_of_the_native_trainer(feedback, momentum, tmp_path):
+    """One worker trains with local steps and an outer optimizer. `DiLoCo` goes on from the checkpoint after
+    the first round with the gradients that the worker had: the same bytes, weights and momentum."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("this PyTorch has no gloo")
+    import local
+    from ranks import run
+
+    (form, share), = feedback.items()
+    outer = {"learning_rate": 0.7, "momentum": momentum, "nesterov": momentum > 0}
+    table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in outer.items())
+    sets = ["local.steps=3", f"outer={{ {table} }}", "optimizer.momentum=0", "schedule.warmup=0", "checkpoint.every_steps=3"]
+    sets += ["checkpoint.keep_last=9", "scheme.ratio=0.05", f"policy.feedback={{ {form} = {share} }}"]
+    arguments = [word for one in sets for word in ("--set", one)]
+    events, folder = native(tmp_path, "--scheme", "topk", "--steps", "9", *arguments)
+    settings = {"ratio": 0.05, "feedback": feedback, "outer": outer}
+    steps = {event["step"]: (event["learning_rate"], event["wire_bytes"]) for event in events}
+    found = run(local.replayed, 1, str(folder), settings, steps)[0]
+    assert [sent for sent, _ in found[0]] == [sent for _, sent in found[0]] and len(found[0]) == 2
+    for name, (mine, theirs) in found[1].items():
+        assert numpy.abs(theirs).max() > 0 or name == "residual", name
+        # The native optimizer rounds once where PyTorch rounds twice.
+        assert numpy.abs(mine - theirs).max() < 3e-7, name

@@ -123,6 +123,20 @@ def test_ranks_skip_together_with_the_scaler_of_the_page():
         assert residual < 1
 
 
+def test_local_steps_of_the_page():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if int(torch.__version__.split(".")[0]) < 2:
+        pytest.skip("needs PyTorch 2.1 or newer")
+    import local
+    import numpy
+    from ranks import run
+
+    ranks = run(local.program, 2, block("gradwire.torch.DiLoCo("))
+    for rounds, bits, weights in ranks:
+        assert rounds == 2 and bits < 1
+        assert numpy.array_equal(weights, ranks[0][2])
+
+
 def test_the_programs_for_arrays_and_for_runs(tmp_path, capsys, monkeypatch):
     exec(compile(block("compressor = gradwire.Compressor("), "page", "exec"), {})
     length, gauges = capsys.readouterr().out.split(" ", 1)

@@ -303,8 +303,12 @@ mod tests {
     fn what_was_not_sent_does_to_the_weights_what_it_would_have_done() {
         let (mut cases, mut pending) = (0, 0);
         let fed_back = SchemeConfig::specimens().into_iter().filter(|scheme| scheme.feedback());
-        let forms = [(0.0, None), (0.9, None), (0.0, Some(FeedbackRule::Efsgdm(0.25)))];
-        for (scheme, (momentum, feedback)) in fed_back.flat_map(|s| forms.map(|f| (s.clone(), f))) {
+        let rules = [FeedbackRule::Efsgdm(0.25), FeedbackRule::Momentum(0.75)];
+        let forms = [(0.0, None), (0.9, None)];
+        let forms = forms.into_iter().chain(rules.map(|rule| (0.0, Some(rule))));
+        for (scheme, (momentum, feedback)) in
+            fed_back.flat_map(|s| forms.clone().map(move |f| (s.clone(), f)))
+        {
             let momentum_correction = Some(momentum);
             let policy = Policy { momentum_correction, feedback, ..Policy::default() };
             if policy.validate(&scheme).is_err() {
@@ -323,7 +327,8 @@ mod tests {
                 both.for_each(|(was, is)| near(f64::from(*was), f64::from(*is)));
                 cases += 1;
                 pending += usize::from(before[0].iter().any(|value| value.abs() > 0.1));
-                if momentum > 0.0 || feedback.is_some() {
+                let own = scheme.default_policy().feedback;
+                if momentum > 0.0 || feedback.or(own).is_some() {
                     continue;
                 }
                 // Step by step: what has been sent since and what has not are together what was not.

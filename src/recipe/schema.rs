@@ -293,7 +293,7 @@ mod tests {
             if texts.iter().any(|kind| has(&format!("dataset.kind={kind}"))) {
                 beside.push("model=fasttext");
             }
-            if has("optimizer.kind=adamw") {
+            if has("optimizer.kind=adamw") || has("optimizer.kind=onebit-adam") {
                 beside.clear();
             }
             if has("schedule.kind=step") {

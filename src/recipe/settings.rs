@@ -356,10 +356,11 @@ impl Recipe {
         self.policy.clone().or(self.usual_policy())
     }
 
-    /// What surrounds the scheme where the recipe is silent: the scheme's habit; the compression error
+    /// What surrounds the scheme where the recipe is silent: what the optimizer needs; the scheme's habit; the compression error
     /// measured as often as steps are recorded; else nothing.
     fn usual_policy(&self) -> exchange::Policy {
-        self.scheme.default_policy().or(exchange::Policy {
+        let needed = self.optimizer.definition().policy();
+        needed.or(self.scheme.default_policy()).or(exchange::Policy {
             bucketing: Some(exchange::Bucketing::default()),
             dense_below: Some(0),
             warmup_steps: Some(0),

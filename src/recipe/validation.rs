@@ -178,12 +178,15 @@ impl Recipe {
                 policy.momentum()
             )
         })?;
-        refuse(policy.efsgdm() > 0.0 && momentum > 0.0, || {
+        refuse((policy.efsgdm() > 0.0 || policy.shares_momentum()) && momentum > 0.0, || {
+            let (form, kept) = match policy.efsgdm() > 0.0 {
+                true => ("efsgdm", "every rank keeps"),
+                false => ("momentum", "ranks share"),
+            };
             format!(
-                "policy.feedback.efsgdm = {} is a momentum that every rank keeps, and \
+                "policy.feedback.{form} is a momentum that {kept}, and \
                  {table}.momentum = {momentum} would act on top of it; write {table}.momentum = 0, \
-                 or leave policy.feedback out",
-                policy.efsgdm()
+                 or leave policy.feedback out"
             )
         })?;
         self.check_outer(&policy)
@@ -245,6 +248,22 @@ impl Recipe {
         optimizer: &dyn optimizer::Definition,
         scheme: &dyn Scheme,
     ) -> anyhow::Result<()> {
+        let (needed, name) = (optimizer.policy(), optimizer.about().name);
+        refuse(needed.clone().or(policy.clone()) != *policy, || {
+            let keys = toml::Table::try_from(&needed).unwrap_or_default().into_iter();
+            let keys: Vec<_> = keys.map(|(key, value)| format!("policy.{key} = {value}")).collect();
+            format!(
+                "optimizer.kind = \"{name}\" needs {}, and the recipe says something else; leave these keys out, or \
+                 write another optimizer, such as \"adamw\"",
+                keys.join(" and ")
+            )
+        })?;
+        refuse(needed.feedback.is_some() && self.is_local(), || {
+            format!(
+                "optimizer.kind = \"{name}\" exchanges its momentum at every step, and local steps exchange weights; \
+                 write optimizer.kind = \"adamw\", or local.steps = 1 and no outer optimizer"
+            )
+        })?;
         let correction = policy.momentum();
         let followed = optimizer.follows_correction();
         refuse(correction > 0.0 && followed.is_err() && !self.is_local(), || {
@@ -296,6 +315,14 @@ impl Recipe {
                 feeds_back.unwrap_or(scheme).about().name,
                 clip.unwrap_or_default() * (self.workers as f64).sqrt(),
                 clip = clip.unwrap_or_default()
+            )
+        })?;
+        refuse(clip.is_some() && policy.shares_momentum() && !self.is_local(), || {
+            let clip = clip.unwrap_or_default();
+            format!(
+                "train.clip_norm = {clip} would clip the momentum that ranks share, and they would go on with the whole \
+                 of it; write train.clip_norm = 0, and policy.clip_norm = {:.4} to clip every rank's gradient",
+                clip * (self.workers as f64).sqrt()
             )
         })
     }

@@ -24,7 +24,7 @@ pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize
     let rule = parts.optimizer.rule(correction);
     let [weights, gradient] = [1, 1];
     let feeds_back = parts.policy.schemes(parts.scheme).any(|scheme| scheme.feedback());
-    let residual = u64::from(feeds_back || corrects);
+    let residual = u64::from(feeds_back || corrects || parts.policy.shares_momentum());
     let average = u64::from(recipe.average != average::Config::default());
     let outer = match recipe.is_local() {
         true => {
@@ -34,7 +34,7 @@ pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize
         false => 0,
     };
     let rule = rule.vectors().len() as u64;
-    let estimate = 2 * u64::from(parts.policy.efsgdm() > 0.0);
+    let estimate = 2 * u64::from(parts.policy.efsgdm() > 0.0 || parts.policy.shares_momentum());
     let kept = residual + u64::from(corrects) + estimate;
     let vectors = weights + gradient + rule + kept + average + outer;
     let each = (size_of::<f32>() as u64 * vectors).saturating_mul(parameters);
@@ -228,6 +228,8 @@ mod tests {
         assert_eq!(least(["scheme=dense", "optimizer.kind=sgd"]), 3 * 4 * 1000 * 2);
         assert_eq!(least(["scheme=topk", "optimizer.kind=sgd"]), 4 * 4 * 1000 * 2);
         assert_eq!(least(["scheme=dense", "optimizer={kind=\"adamw\"}"]), 4 * 4 * 1000 * 2);
+        // A residual and the momentum twice, once for the step under way.
+        assert_eq!(least(["scheme=topk", "optimizer={kind=\"onebit-adam\"}"]), 7 * 4 * 1000 * 2);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::recipe::Recipe;
 use crate::train::memory;
+use crate::train::parts::Parts;
 use crate::train::session::Session;
 use anyhow::Result;
 
@@ -14,7 +15,8 @@ pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Re
     let scarce = memory::check(session, parameters, workers)?;
     let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
     let slow = slow_start(recipe, session.steps.steps_per_epoch(), session.steps.last_step());
-    let all = [altered(session), cut(recipe, samples), slow, single, scarce];
+    let twice = twice(&session.parts(), recipe);
+    let all = [altered(session), cut(recipe, samples), slow, single, twice, scarce];
     Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())
 }
 
@@ -57,6 +59,23 @@ fn slow_start(recipe: &Recipe, steps_per_epoch: u64, steps: u64) -> Option<Strin
             "schedule.warmup = {epochs} (epochs of {steps_per_epoch} steps) takes {taken} steps of the run, in \
              which the learning rate only rises; write schedule.warmup = {:.2} for a tenth of the run",
             0.1 * steps / steps_per_epoch as f64
+        )
+    })
+}
+
+/// About a momentum on top of that of a scheme whose residual is one.
+fn twice(parts: &Parts<'_>, recipe: &Recipe) -> Option<String> {
+    let momentum = match (recipe.is_local(), recipe.outer) {
+        (true, outer) => outer.map_or(0.0, |outer| outer.momentum),
+        (false, _) => parts.optimizer.momentum(),
+    };
+    let own = parts.scheme.default_policy().feedback.is_some();
+    (own && momentum > 0.0).then(|| {
+        format!(
+            "the residual of scheme {} is a momentum, and that of the optimizer, {momentum}, acts on top of it; the paper \
+             has none: write optimizer = {{ kind = \"sgd\", momentum = 0, sign = true, learning_rate = 0.001 }} for its \
+             update",
+            parts.scheme.about().name
         )
     })
 }
@@ -105,5 +124,13 @@ mod tests {
         let warning = single(&few, 270_000).unwrap();
         assert!(warning.contains("0.27 elements") && warning.contains("3.7e-6"), "{warning}");
         assert_eq!(single(&recipe(&["scheme=dense"]), 10), None);
+
+        let twice = |sets: &[&str]| {
+            let recipe = recipe(sets);
+            twice(&Parts::of(&recipe), &recipe)
+        };
+        assert!(twice(&["scheme=demo"]).unwrap().contains("momentum = 0, sign = true"));
+        assert_eq!(twice(&["scheme=demo", "optimizer.momentum=0"]), None);
+        assert_eq!(twice(&["scheme=topk"]), None);
     }
 }

@@ -45,9 +45,10 @@ impl OwnParts {
         if let Some(scheme) = &self.scheme {
             parts.scheme = &**scheme;
             parts.scheme_in_words = scheme.about().name.to_string() + &recipe.rules_in_words();
-            // Where the recipe is silent, it is the own scheme's default that counts.
-            parts.policy = recipe.policy.clone().or(scheme.default_policy()).or(parts.policy);
         }
+        // Where the recipe is silent, it is the own optimizer's need and the own scheme's default that count.
+        let (needed, usual) = (parts.optimizer.policy(), parts.scheme.default_policy());
+        parts.policy = recipe.policy.clone().or(needed).or(usual).or(parts.policy);
         parts
     }
 }

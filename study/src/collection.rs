@@ -246,7 +246,7 @@ fn named(labels: &mut Vec<Label>, text: &str) -> String {
         name = name.replace("--", "-");
     }
     let name = names::free(&name, |name| labels.iter().any(|label| label.name == name));
-    labels.push(Label { name: name.clone(), label: text.into() });
+    labels.push(Label { name: name.clone(), label: text.into(), ..Label::default() });
     name
 }
 

@@ -161,6 +161,6 @@ mod tests {
             let row = "| *contradicted at this scale*: twice \\| as fast |";
             assert_eq!(text.contains(row), name == "sidco", "{text}");
         }
-        assert_eq!(margins.len(), 2);
+        assert_eq!(margins.len(), 3);
     }
 }

@@ -169,7 +169,8 @@ impl Member {
             label = label.replace(&placeholder, &text);
             replace(&mut recipe, &placeholder, value);
         }
-        Choice { member: self.name.clone(), label: Label { name, label }, recipe }
+        let member = if values.is_empty() { String::new() } else { self.name.clone() };
+        Choice { member: self.name.clone(), label: Label { name, label, member }, recipe }
     }
 }
 

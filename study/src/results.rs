@@ -110,6 +110,17 @@ pub struct Label {
     pub name: String,
     /// In words.
     pub label: String,
+    /// What it is one of several values of; empty where it stands for itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub member: String,
+}
+
+impl Label {
+    /// The place of the first of `others` that is another value of the same member.
+    pub(super) fn of_same_member(&self, others: &[Self]) -> Option<usize> {
+        let is_same = |other: &Self| !self.member.is_empty() && self.member == other.member;
+        others.iter().position(is_same)
+    }
 }
 
 /// One run of a grid.

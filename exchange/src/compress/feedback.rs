@@ -5,7 +5,7 @@
 //!
 //! > sent + residual′ = gradient + residual
 //!
-//! so that nothing is lost, only late. [`FeedbackRule`] has two other forms:
+//! so that nothing is lost, only late. [`FeedbackRule`] has three other forms:
 //!
 //! * The residual fades: sent + residual′ = gradient + decay·residual. Sarfi et al. 2025 ("Communication
 //!   Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706), algorithm 1, e ← βe + Δ; Δ̂ = C(e);
@@ -16,6 +16,10 @@
 //!   residual + (v′ − v). h itself is kept as its mean over ranks, which is the same on all of them. Where we
 //!   differ: v and h begin at 0 and not at a first gradient that all send; with `warmup_steps` h is v until
 //!   then, as there.
+//! * A momentum that all ranks share (Tang et al. 2021, "1-bit Adam: Communication Efficient Large-Scale
+//!   Training with Adam's Convergence Speed", arXiv 2102.02888, algorithm 1): sent + residual′ = βm + (1 − β)g +
+//!   residual, and m is what ranks take in the end, on a way back that is compressed too. With a β of 0 it is
+//!   the usual form.
 //!
 //! Where we differ: the memory holds gradients, not gradients
 //! times the learning rate, because the learning rate belongs to the optimizer, which comes after
@@ -24,7 +28,7 @@
 //! # State
 //! One f32 for each element of the gradient, saved in the order of the parameters' names: another
 //! bucketing, or another scheme, can take the residual over. EF21-SGDM keeps v (`average`) and the mean of h
-//! (`estimate`) beside it. The new residual is prepared beside the old one
+//! (`estimate`) beside it, a shared momentum m (`momentum`), the same on all ranks. The new residual is prepared beside the old one
 //! and takes its place only when the step's messages have all arrived.
 
 use std::ops::Range;
@@ -53,6 +57,12 @@ pub enum FeedbackRule {
         #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
          f64,
     ),
+    /// Ranks send a momentum that they share in place of gradients (Tang et al. 2021, 1-bit Adam: 0.9): this
+    /// share, at least 0 and below 1, of the last mean, and the rest of the new gradient. For any scheme.
+    Momentum(
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
+         f64,
+    ),
 }
 
 /// What one rank remembers of its gradients, and the corrected gradient of the step under way.
@@ -66,6 +76,7 @@ pub struct Feedback {
     /// What is left of the residual from step to step; 1 for all.
     decay: f32,
     estimate: Option<Estimate>,
+    shared: Option<Shared>,
 }
 
 /// Momentum correction (Lin et al. 2018, "Deep Gradient Compression", sections 3.1 and 3.2): the
@@ -89,6 +100,16 @@ struct Estimate {
     sent: Vec<f32>,
 }
 
+/// The momentum that ranks share: what they took in the last step.
+#[derive(Debug, Clone)]
+struct Shared {
+    /// What is left of it from step to step.
+    factor: f32,
+    mean: Vec<f32>,
+    /// What they take in this one.
+    next: Vec<f32>,
+}
+
 /// Elements that stay in the first cache.
 const BLOCK: usize = 4096;
 
@@ -102,11 +123,11 @@ impl Feedback {
             next: vec![0.0; length],
         });
         let (residual, next) = (vec![0.0; length], vec![0.0; length]);
-        Self { residual, next, momentum, decay: 1.0, estimate: None }
+        Self { residual, next, momentum, decay: 1.0, estimate: None, shared: None }
     }
 
     /// Everything at zero, in the form that `rule` asks for.
-    pub(crate) fn of(rule: Option<FeedbackRule>, momentum: f64, length: usize) -> Self {
+    pub fn of(rule: Option<FeedbackRule>, momentum: f64, length: usize) -> Self {
         let mut feedback = Self::new(length, momentum);
         match rule {
             Some(FeedbackRule::Decay(decay)) => feedback.decay = decay as f32,
@@ -115,6 +136,10 @@ impl Feedback {
                 let (velocity, next, share) = (zeros(), zeros(), share as f32);
                 feedback.momentum = Some(Momentum { factor: 1.0 - share, share, velocity, next });
                 feedback.estimate = Some(Estimate { mean: zeros(), sent: zeros() });
+            }
+            Some(FeedbackRule::Momentum(factor)) => {
+                let (mean, next, factor) = (vec![0.0; length], vec![0.0; length], factor as f32);
+                feedback.shared = Some(Shared { factor, mean, next });
             }
             None => {}
         }
@@ -151,6 +176,14 @@ impl Feedback {
     #[must_use]
     pub fn begin(&mut self, range: Range<usize>, gradient: &[f32], scale: f32) -> bool {
         assert_eq!(gradient.len(), range.len(), "a gradient of other elements");
+        if let Some(Shared { factor, mean, .. }) = &self.shared {
+            let (due, share) = (&mut self.next[range.clone()], (1.0 - factor) * scale);
+            let before = mean[range.clone()].iter().zip(&self.residual[range]);
+            for ((due, new), (mean, residual)) in due.iter_mut().zip(gradient).zip(before) {
+                *due = share * new + factor * mean + residual;
+            }
+            return floats::all_finite(due);
+        }
         let (decay, averages) = (self.decay, self.estimate.is_some());
         let (new, scale) = match &mut self.momentum {
             None => (gradient, scale),
@@ -179,9 +212,12 @@ impl Feedback {
         })
     }
 
-    /// With EF21, overwrites the mean of the messages about the elements `range` by what all ranks have of
-    /// their gradients; the first element that is not finite, if one is not.
-    pub(crate) fn estimate(&mut self, range: Range<usize>, mean: &mut [f32]) -> Option<usize> {
+    /// Takes up the mean of the messages about the elements `range`. With EF21, overwrites it by what all ranks
+    /// have of their gradients; the first element that is not finite, if one is not.
+    pub(crate) fn take_mean(&mut self, range: Range<usize>, mean: &mut [f32]) -> Option<usize> {
+        if let Some(shared) = &mut self.shared {
+            shared.next[range.clone()].copy_from_slice(mean);
+        }
         let Estimate { mean: before, sent } = self.estimate.as_mut()?;
         sent[range.clone()].copy_from_slice(mean);
         mean.iter_mut().zip(&before[range]).for_each(|(mean, before)| *mean += before);
@@ -191,6 +227,11 @@ impl Feedback {
     /// Whether ranks take something else than the mean of the messages.
     pub(crate) fn estimates(&self) -> bool {
         self.estimate.is_some()
+    }
+
+    /// Whether it has to be told the mean of the messages.
+    pub(crate) fn takes_means(&self) -> bool {
+        self.estimates() || self.shared.is_some()
     }
 
     /// The mean of the step's messages, where ranks take something else.
@@ -205,7 +246,10 @@ impl Feedback {
             momentum.next[range.clone()].copy_from_slice(&momentum.velocity[range.clone()]);
         }
         if let Some(estimate) = &mut self.estimate {
-            estimate.sent[range].fill(0.0);
+            estimate.sent[range.clone()].fill(0.0);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.next[range.clone()].copy_from_slice(&shared.mean[range]);
         }
     }
 
@@ -217,6 +261,9 @@ impl Feedback {
         }
         if let Some(estimate) = &mut self.estimate {
             estimate.mean.iter_mut().for_each(|value| *value *= factor);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.mean.iter_mut().for_each(|value| *value *= factor);
         }
     }
 
@@ -235,6 +282,9 @@ impl Feedback {
         if let Some(estimate) = &self.estimate {
             state.insert("estimate", Entry::F32(layout.to_name_order(&estimate.mean)));
         }
+        if let Some(shared) = &self.shared {
+            state.insert("momentum", Entry::F32(layout.to_name_order(&shared.mean)));
+        }
     }
 
     /// Takes up what [`save`](Self::save) put there.
@@ -245,11 +295,13 @@ impl Feedback {
     ) -> Result<()> {
         let has_velocity = feedback.as_ref().is_some_and(|feedback| feedback.momentum.is_some());
         let estimates = feedback.as_ref().is_some_and(|feedback| feedback.estimates());
+        let shares = feedback.as_ref().is_some_and(|feedback| feedback.shared.is_some());
         for (entry, kept, without) in [
             ("residual", feedback.is_some(), "error feedback"),
             ("velocity", has_velocity && !estimates, "momentum correction"),
             ("average", estimates, "feedback of the form `efsgdm`"),
             ("estimate", estimates, "feedback of the form `efsgdm`"),
+            ("momentum", shares, "feedback of the form `momentum`"),
         ] {
             if !kept && state.contains(entry) {
                 return Err(Error::State {
@@ -269,6 +321,9 @@ impl Feedback {
         };
         if let Some(estimate) = &mut feedback.estimate {
             estimate.mean = saved("estimate")?;
+        }
+        if let Some(shared) = &mut feedback.shared {
+            shared.mean = saved("momentum")?;
         }
         feedback.set(&residual, &velocity);
         Ok(())
@@ -301,6 +356,9 @@ impl Feedback {
         }
         if let Some(Estimate { mean, sent }) = &mut self.estimate {
             mean.iter_mut().zip(sent).for_each(|(mean, sent)| *mean += *sent);
+        }
+        if let Some(Shared { mean, next, .. }) = &mut self.shared {
+            std::mem::swap(mean, next);
         }
     }
 }

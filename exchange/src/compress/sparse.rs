@@ -82,7 +82,7 @@ fn put_positions(positions: &[u32], gradient: &[f32], out: &mut Vec<u8>) -> [Gau
 }
 
 /// Takes a message of at most `most` elements and visits each position and its value, ascending.
-fn take(
+pub(crate) fn take(
     wire: &[u8],
     most: usize,
     length: usize,

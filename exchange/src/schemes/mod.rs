@@ -36,6 +36,7 @@ macro_rules! settings {
 pub mod aggregation_aware;
 pub mod alq;
 pub mod casq;
+pub mod demo;
 pub mod dense;
 pub mod dgc;
 pub mod dqsgd;
@@ -107,6 +108,7 @@ schemes! {
         AggregationAware(aggregation_aware),
         Powersgd(powersgd),
         Topk(topk),
+        Demo(demo),
         Randomk(randomk),
         Dgc(dgc),
         Gaussiank(gaussiank),
@@ -198,6 +200,7 @@ mod tests {
             ("powersgd", &["rank = 0", "start_step = 0"]),
             ("powersgd", &["min_compression_rate = 0", "min_compression_rate = nan"]),
             ("powersgd", &["factors = 'f16'"]),
+            ("demo", &["chunk = 0", "chunk = 129", "k = 0", "decay = 0", "decay = nan"]),
             ("dqsgd", &["alpha = 0", "alpha = nan", "alpha = 1.001"]),
             ("dqsgd", &["gap = 0", "horizon = 0", "window = 0"]),
             ("dqsgd", &["min_bits = 1", "min_bits = 5\nmax_bits = 4", "max_bits = 9"]),

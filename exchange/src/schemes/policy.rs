@@ -34,7 +34,8 @@ pub struct Policy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum_masking: Option<bool>,
     /// What becomes of a residual: `{ decay = 0.95 }` or `{ efsgdm = 0.1 }`; left out, all of it is added
-    /// to the next gradient. For schemes with feedback.
+    /// to the next gradient. For schemes with feedback. With `{ momentum = 0.9 }`, for any scheme, ranks send
+    /// a momentum that they share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback: Option<FeedbackRule>,
     /// Local gradient clipping (section 3.2): every rank scales its gradient down to a norm of at
@@ -148,6 +149,19 @@ impl Policy {
         }
     }
 
+    /// What is left of a residual from step to step: 1 unless it fades.
+    pub fn decay(&self) -> f64 {
+        match self.feedback {
+            Some(FeedbackRule::Decay(decay)) => decay,
+            _ => 1.0,
+        }
+    }
+
+    /// Whether ranks send a momentum that they share.
+    pub fn shares_momentum(&self) -> bool {
+        matches!(self.feedback, Some(FeedbackRule::Momentum(_)))
+    }
+
     /// Checks the scheme, these settings, and whether they go together.
     ///
     /// # Errors
@@ -193,6 +207,21 @@ impl Policy {
 
     /// Checks the form of error feedback.
     fn check_feedback(&self, scheme: &dyn Scheme) -> Result<()> {
+        let chosen = self.feedback.or(scheme.default_policy().feedback);
+        for one in self.schemes(scheme) {
+            let own = one.default_policy().feedback;
+            if own.is_some() && (own != chosen || self.momentum() > 0.0) {
+                let name = one.about().name;
+                return Err(Error::Invalid {
+                    problem: format!(
+                        "the residual of scheme `{name}` is its momentum, which fades by the scheme's `decay`, and \
+                         another form of feedback, or a momentum correction, is to surround it; leave \
+                         `feedback` and `momentum_correction` out, or for `{name}` in a rule write the same \
+                         feedback = {{ decay = … }}"
+                    ),
+                });
+            }
+        }
         let (key, share, wanted) = match self.feedback {
             None => return Ok(()),
             Some(FeedbackRule::Decay(share)) => {
@@ -201,17 +230,22 @@ impl Policy {
             Some(FeedbackRule::Efsgdm(share)) => {
                 ("feedback.efsgdm", share, "write a share above 0 and at most 1, such as 0.1")
             }
+            Some(FeedbackRule::Momentum(share)) => {
+                ("feedback.momentum", share, "write a share of at least 0 and below 1, such as 0.9")
+            }
         };
+        let shares = self.shares_momentum();
+        let good = if shares { (0.0..1.0).contains(&share) } else { share > 0.0 && share <= 1.0 };
         let ef21 = self.efsgdm() > 0.0;
         let contracts = scheme.properties().law == Law::Contraction || self.force;
-        let wanted = if !(share > 0.0 && share <= 1.0) {
+        let wanted = if !good {
             wanted
-        } else if !self.schemes(scheme).any(Scheme::feedback) {
+        } else if !shares && !self.schemes(scheme).any(Scheme::feedback) {
             "it is a form of error feedback; switch the scheme's feedback on, or leave it out"
         } else if ef21 && !contracts {
             "EF21 needs a contraction, and this scheme is none under these settings; write \
              feedback = { decay = 1 }, or another scheme, such as `topk`"
-        } else if ef21 && self.momentum() > 0.0 {
+        } else if (ef21 || shares) && self.momentum() > 0.0 {
             "it has a momentum of its own; write momentum_correction = 0 beside it"
         } else if ef21 && !self.rules.is_empty() {
             "EF21 is for all parameters; leave the rules out, or write feedback = { decay = 0.95 }"

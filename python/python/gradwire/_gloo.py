@@ -27,12 +27,15 @@ from ._errors import (
     TransportError,
 )
 
-_HEADER, _BODY = 1, 2
-_MESSAGE, _LOST, _SILENT = 0, 1, 2
+_HEADER, _BODY, _MEAN = 1, 2, 3
+_MESSAGE, _LOST, _SILENT, _VALUES = 0, 1, 2, 3
 # The longest message that is taken from a peer; the exchange itself writes no longer one.
 _LONGEST = 1 << 36
 # Bytes of a message that travel as one; the same on every rank.
 _PIECE = 1 << 26
+# Bytes of values that are averaged at once: so few that a processor's cache holds them. The next are on their way
+# meanwhile.
+_STRETCH = 1 << 19
 
 
 class Gloo:
@@ -79,6 +82,52 @@ class Gloo:
         before the next call."""
         return self._exchange(parts)
 
+    def average(self, values: torch.Tensor, mean: torch.Tensor, mark: int) -> bool:
+        """Makes `mean` the mean of every rank's `values`, vectors of one floating type: added up in float32
+        in order of rank, times 1/N, rounded once. `mark` says what they are. False on every rank where one
+        would send a message or something else instead, or where the mean is not finite."""
+        end = self._begin_call()
+        size = values.numel() * values.element_size()
+        works: List[Dict[int, Any]] = []
+        heard = self._meet(_VALUES, dict.fromkeys(self._others, size), mark, works, end)
+        if any(words != [_VALUES, size, mark] for words in heard.values()):
+            return False
+        length, ranks = values.numel(), self.world_size
+        most, coming = _STRETCH // values.element_size(), None
+        sums: List[torch.Tensor] = []
+        for begin in range(0, length + most, most):
+            before, coming = coming, None
+            if begin < length:
+                stretch = min(begin + most, length) - begin
+                cuts = [begin + stretch * rank // ranks for rank in range(ranks + 1)]
+                parts = [slice(*cut) for cut in zip(cuts, cuts[1:])]
+                own = values[parts[self.rank]]
+                theirs = {peer: torch.empty_like(own) for peer in self._others}
+                coming = parts, theirs, self._begin(theirs, _BODY, self._receive_now)
+                given = {peer: values[parts[peer]] for peer in self._others}
+                works.append(self._begin(given, _BODY, self._send_now))
+            if before is not None:
+                parts, theirs, receiving = before
+                self._wait(receiving, end)
+                theirs[self.rank] = values[parts[self.rank]]
+                own = mean[parts[self.rank]]
+                total = own if own.dtype == torch.float32 else torch.empty(own.shape, device="cpu")
+                torch.add(theirs[0].float(), theirs[1].float(), out=total)
+                for rank in range(2, ranks):
+                    total += theirs[rank].float()
+                total *= 1 / ranks
+                own.copy_(total)
+                sums.append(own.sum(dtype=torch.float32))
+                rest = {peer: mean[parts[peer]] for peer in self._others}
+                works.append(self._begin(rest, _MEAN, self._receive_now))
+                works.append(self._begin(dict.fromkeys(self._others, own), _MEAN, self._send_now))
+        # Whatever is not finite makes a sum so; a sum that overflows alone is looked into as well.
+        finite = all(torch.isfinite(one) for one in sums)
+        heard = self._meet(_VALUES, dict.fromkeys(self._others, 0), int(finite), works, end)
+        for one in works:
+            self._wait(one, end)
+        return finite and all(words == [_VALUES, 0, 1] for words in heard.values())
+
     def leave(self, missing: Optional[int] = None, silent: bool = False) -> None:
         """Tells the others that this rank sends nothing more, because it misses another (or for
         a reason of its own)."""
@@ -89,7 +138,7 @@ class Gloo:
         )
         reason = _SILENT if silent else _LOST
         blamed = self.rank if missing is None else missing
-        words = torch.tensor([reason, blamed], dtype=torch.int64, device="cpu")
+        words = torch.tensor([reason, blamed, 0], dtype=torch.int64, device="cpu")
         sent = []
         for peer in self._others:
             if peer == missing:
@@ -107,31 +156,48 @@ class Gloo:
     def _exchange(
         self, parts: Sequence["numpy.ndarray[Any, Any]"]
     ) -> List["numpy.ndarray[Any, Any]"]:
-        if self._left is not None:
-            raise self._left
-        end = time.monotonic() + self.timeout
+        end = self._begin_call()
         bodies = [_readable(part) for part in parts]
-        headers = {
-            peer: torch.tensor([_MESSAGE, len(parts[peer])], device="cpu") for peer in self._others
-        }
-        heard = {peer: torch.zeros(2, dtype=torch.int64, device="cpu") for peer in self._others}
-        # Receives come first: gloo tells a peer that it may send behind what is being sent to it.
-        receiving = self._begin(heard, _HEADER, self._receive)
-        sending = self._begin(headers, _HEADER, self._send)
-        self._wait(receiving, end)
-        lengths: Dict[int, int] = {}
-        for peer in self._others:
-            what, length = (int(value) for value in heard[peer])
-            if what != _MESSAGE:
-                self._hear(peer, what, length)
+        sizes = {peer: len(parts[peer]) for peer in self._others}
+        works: List[Dict[int, Any]] = []
+        heard = self._meet(_MESSAGE, sizes, 0, works, end)
+        while any(words[0] != _MESSAGE for words in heard.values()):
+            # Others began to average values, have heard this rank, and come with a message too.
+            heard = self._meet(_MESSAGE, sizes, 0, works, end)
+        lengths = {peer: words[1] for peer, words in heard.items()}
+        for peer, length in lengths.items():
             if not 0 <= length <= _LONGEST:
                 raise MessageError(f"rank {peer} announces a message of {length} bytes", peer)
-            lengths[peer] = length
         received, bodies_sent = self._pass_bodies(bodies, lengths, end)
-        for works in [sending, *bodies_sent]:
-            self._wait(works, end)
+        for one in [*works, *bodies_sent]:
+            self._wait(one, end)
         received[self.rank] = bodies[self.rank]
         return [received[one].numpy() for one in range(self.world_size)]
+
+    def _begin_call(self) -> float:
+        """When a call that begins now has to be over."""
+        if self._left is not None:
+            raise self._left
+        return time.monotonic() + self.timeout
+
+    def _meet(
+        self, what: int, sizes: Dict[int, int], mark: int, sent: List[Dict[int, Any]], end: float
+    ) -> Dict[int, List[int]]:
+        """Tells each peer what is to come, how many bytes for it and which; what each peer says. What is on
+        its way then is in `sent`."""
+        headers = {
+            peer: torch.tensor([what, size, mark], device="cpu") for peer, size in sizes.items()
+        }
+        heard = {peer: torch.zeros(3, dtype=torch.int64, device="cpu") for peer in self._others}
+        # Receives come first: gloo tells a peer that it may send behind what is being sent to it.
+        receiving = self._begin(heard, _HEADER, self._receive)
+        sent.append(self._begin(headers, _HEADER, self._send))
+        self._wait(receiving, end)
+        said = {peer: [int(word) for word in tensor] for peer, tensor in heard.items()}
+        for peer, (why, missing, _) in said.items():
+            if why in (_LOST, _SILENT):
+                self._hear(peer, why, missing)
+        return said
 
     def _pass_bodies(
         self, bodies: Sequence[torch.Tensor], lengths: Dict[int, int], end: float
@@ -221,6 +287,14 @@ class Gloo:
 
     def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         return dist.irecv(tensor, src=self._ranks[peer], group=self.group, tag=tag)
+
+    # The same without PyTorch's checks of arguments, which cost as much as a stretch's arithmetic.
+
+    def _send_now(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        return self.group.send([tensor], peer, tag)
+
+    def _receive_now(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        return self.group.recv([tensor], peer, tag)
 
 
 def _readable(array: "numpy.ndarray[Any, Any]") -> torch.Tensor:

@@ -70,7 +70,9 @@ class Exchange:
     `schemes()` or a `Codec`. `transport` carries the messages; without one there is one rank. If it has an
     `alltoall`, an `allgather` of one rank must be able to meet the `alltoall` of another (see
     `Transport`). All ranks make the same calls with the same arguments. `start_step` is the first
-    step that is compressed; `bucketing` is "whole", "parameter" or a number of bytes; the other
+    step that is compressed; `bucketing` is "whole", "parameter" or a number of bytes; `feedback` says
+    whether there is error feedback, or in which form: `{"decay": 0.95}` or `{"efsgdm": 0.1}`; `rules` give
+    parameters a scheme of their own by name: `[{"match": "*.bias", "scheme": "dense"}]`. The other
     arguments are those of the policy around a scheme, and `settings` are the scheme's. What is None
     is the scheme's habit: a `momentum_correction` of 0.9 for `dgc`, after which the optimizer must
     have no momentum of its own.
@@ -97,6 +99,8 @@ class Exchange:
         momentum_masking: Optional[bool] = None,
         clip_norm: Optional[float] = None,
         measure_every: Optional[int] = None,
+        feedback: Union[bool, Mapping[str, float], None] = None,
+        rules: Optional[Sequence[Mapping[str, Any]]] = None,
         force: bool = False,
         **settings: Any,
     ) -> Exchange: ...
@@ -130,6 +134,7 @@ class Exchange:
     def finish(self, gradient: NDArray[numpy.float32]) -> Traffic:
         """Ends the step, after every group: residual and compressors take up what it brought."""
 
+    def _averaged(self, short: int, seconds: float) -> Traffic: ...
     def set_groups(self, groups: Sequence[Sequence[int]]) -> None:
         """Sets the groups of buckets that travel together, each bucket in exactly one."""
 

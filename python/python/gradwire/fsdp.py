@@ -18,7 +18,7 @@ from ._errors import InputError, SettingError, StateError
 from ._gloo import Gloo
 from ._gradwire import Traffic
 from ._schemes import Codec
-from .torch import _WRAPPERS, _check_type, _dealt, _Ranks
+from .torch import _VECTORS, _WRAPPERS, _check_type, _dealt, _Ranks
 
 __all__ = ["State", "compress"]
 
@@ -46,14 +46,8 @@ class _Unit(_Ranks):
         async_op: bool = False,
     ) -> None:
         """Overwrites `output_tensor` by this rank's part of the mean, or of the sum."""
-        self._check()
-        try:
+        with self._giving_up():
             self._reduce(output_tensor, input_tensor, op)
-        except BaseException as error:
-            given_up = self._give_up(error)
-            if given_up is error:
-                raise
-            raise given_up from error
 
     def _reduce(self, output: torch.Tensor, given: torch.Tensor, op: Any) -> None:
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
@@ -135,7 +129,7 @@ class State:
     def close(self) -> None:
         """Leaves the group of ranks. Not needed at the end of a process."""
         for unit in self._units.values():
-            unit._give_up(InputError("the state has been closed"))
+            unit._close("the state has been closed")
 
     def state_dict(self) -> Dict[str, Any]:
         """What this rank has to keep for its next messages: residuals of whole parameters, by name.
@@ -147,7 +141,7 @@ class State:
                 all_of_it = dict(saved, parameters={}, compressors={})
             if saved["step"] != all_of_it["step"]:
                 raise StateError("there is no state to save in the middle of a step")
-            for key in ("parameters", "residual", "velocity"):
+            for key in ("parameters", *_VECTORS):
                 if key in saved:
                     all_of_it[key] = {**all_of_it.get(key, {}), **saved[key]}
             learnt = {f"{name}/{key}": value for key, value in saved["compressors"].items()}
@@ -171,7 +165,7 @@ class State:
             raise StateError(f"saved state: it is of another model; `{which[0]}` is on one side only")
         for name, unit in self._units.items():
             part = dict(saved)
-            for key in ("parameters", "residual", "velocity"):
+            for key in ("parameters", *_VECTORS):
                 if saved.get(key):
                     part[key] = {one: saved[key][one] for one in sorted(unit.parameters)}
             # Names of modules hold no `/`.
@@ -237,6 +231,8 @@ def compress(
         shapes = {names[id(one.sharded_param)]: list(one._orig_size) for one in parameters}
         units[name] = _Unit(shapes, scheme, transport=transport, timeout=timeout, **settings)
         module.set_custom_reduce_scatter(units[name])
+        if hasattr(module, "set_reduce_scatter_unused_params"):
+            module.set_reduce_scatter_unused_params(True, recurse=False)
     if transport is None:
         raise SettingError("no parameter of this model needs a gradient")
     return State(units, transport)

@@ -5,8 +5,8 @@
     state = gradwire.torch.State("sidco", ratio=0.01)
     ddp.register_comm_hook(state, gradwire.torch.hook)
 
-`Averager` averages gradients in loops that have no DistributedDataParallel. `gather_state` collects
-every rank's residual for a checkpoint.
+`Averager` averages gradients in loops that have no DistributedDataParallel. `DiLoCo` exchanges every so many
+steps how far the weights have come. `gather_state` collects every rank's residual for a checkpoint.
 """
 
 import hashlib
@@ -14,12 +14,13 @@ import io
 import json
 import os
 import re
+import time
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import numpy
 import torch
@@ -38,7 +39,7 @@ from ._gloo import Gloo
 from ._gradwire import Exchange, Traffic
 from ._schemes import Codec
 
-__all__ = ["Averager", "Checkpoint", "State", "gather_state", "hook"]
+__all__ = ["Averager", "Checkpoint", "DiLoCo", "State", "gather_state", "hook"]
 
 Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]], Iterable[torch.Tensor]]
 
@@ -48,9 +49,12 @@ _VERSION = 1
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 # What `torch.compile` and checkpointed modules put into the names of parameters.
 _WRAPPERS = re.compile(r"_orig_mod\.|_checkpoint_wrapped_module\.")
-# Bytes that the scheme `dense` sends as one, so that they leave while the backward pass still runs:
-# its mean has the same bits in any buckets.
-_DENSE_BUCKET = 1 << 22
+# Schemes whose mean has the same bits in any buckets, and the bytes that they send as one, so that these
+# leave while the backward pass still runs.
+_ANY_BUCKETS = {"dense", "half", "nonzero"}
+_BUCKET = 1 << 22
+# What a state has for each element of the gradient.
+_VECTORS = ("residual", "velocity", "average", "estimate")
 # What a rank's part is called in a checkpoint.
 _RANK = re.compile(r"rank\.\d+$")
 # The names of parameters that are numbered.
@@ -61,7 +65,7 @@ class _Ranks:
     """The exchange of this process, with what State and Averager have in common: a layout that the
     first step fixes, the flat gradient in ordinary memory, the step's number, saved states."""
 
-    # The calls from a warning here to the line that makes the object.
+    # The calls from a warning here to the line that makes the object; 0 for no warning.
     _DEPTH = 2
 
     def __init__(
@@ -76,7 +80,8 @@ class _Ranks:
     ) -> None:
         # Refuses settings that are not possible before anybody waits for anybody.
         alone = Exchange({}, scheme, **settings)
-        if settings.get("momentum_correction") is None and "velocity" in alone.state():
+        corrects = "velocity" in alone.state()
+        if self._DEPTH and corrects and settings.get("momentum_correction") is None:
             warnings.warn(
                 f"scheme `{scheme}` applies momentum before it compresses, unless momentum_correction "
                 "says otherwise: give the optimizer none, or it acts twice (momentum_correction=0 "
@@ -152,7 +157,7 @@ class _Ranks:
             return dict(self._saved) if self._saved is not None else self._head()
         saved: Dict[str, Any] = self._head()
         for name, values in self._exchange.state().items():
-            if name in ("residual", "velocity"):
+            if name in _VECTORS:
                 by_name = {one: values[place].copy() for one, place in self._saved_places.items()}
                 saved[name] = {one: torch.from_numpy(part) for one, part in by_name.items()}
             else:
@@ -216,7 +221,7 @@ class _Ranks:
         if saved["parameters"] != self._shapes:
             saved = self._fitting(saved)
         entries: Dict[str, Any] = {}
-        for name in ("residual", "velocity"):
+        for name in _VECTORS:
             if name in saved:
                 flat = numpy.zeros(len(self._view), dtype=numpy.float32)
                 for one, part in saved[name].items():
@@ -249,7 +254,7 @@ class _Ranks:
         )
         fresh = self._new_exchange(self._shapes).state()
         saved = dict(saved, parameters=self._shapes)
-        for name in ("residual", "velocity"):
+        for name in _VECTORS:
             if name in saved:
                 saved[name] = {one: part for one, part in saved[name].items() if one in kept}
                 fresh.pop(name, None)
@@ -260,9 +265,9 @@ class _Ranks:
         """One that has made no step."""
         return Exchange(shapes, self._scheme, self._transport, **self._settings)
 
-    def _build(self, shapes: Dict[str, List[int]], pinned: bool) -> None:
-        """Fixes the layout, as all ranks have it."""
-        text = json.dumps([self._scheme_name, self._settings, shapes], sort_keys=True)
+    def _build(self, shapes: Dict[str, List[int]], pinned: bool, *agreed: Any) -> None:
+        """Fixes the layout, as all ranks have it, which agree on what else is given."""
+        text = json.dumps([self._scheme_name, self._settings, shapes, *agreed], sort_keys=True)
         mine = hashlib.sha256(text.encode()).digest()
         digests = self._transport.allgather(numpy.frombuffer(mine, dtype=numpy.uint8).copy())
         for rank, digest in enumerate(digests):
@@ -310,6 +315,24 @@ class _Ranks:
         self._exchange = None
         return error
 
+    def _close(self, words: str) -> None:
+        self._transport.leave()
+        self._exchange = None
+        if self._failure is None:
+            self._failure = InputError(words)
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Around a step that one call makes: when it raises, the other ranks are told."""
+        self._check()
+        try:
+            yield
+        except BaseException as error:
+            given_up = self._give_up(error)
+            if given_up is error:
+                raise
+            raise given_up from error
+
     def _check(self) -> None:
         failure = self._failure
         if failure is None:
@@ -343,7 +366,7 @@ def _dealt(ranks: List[Dict[str, Any]], rank: int, world_size: int) -> Dict[str,
     share = world_size / len(ranks)
     mine = ranks[rank::world_size]
     saved = dict(first, rank=rank, world_size=world_size)
-    for name in ("residual", "velocity"):
+    for name in _VECTORS[:-1]:  # The last is the mean over ranks already.
         if name in first:
             saved[name] = {
                 parameter: sum((one[name][parameter] * share for one in mine), torch.zeros_like(part))
@@ -364,6 +387,7 @@ class _Task:
         self.is_first: bool = bucket.index() == 0
         self.is_last: bool = bucket.is_last()
         self.names: List[str] = []
+        self.mean: Optional[torch.Tensor] = None
         device = self.buffer.device
         self.event: Optional[torch.cuda.Event] = None
         if device.type == "cuda":
@@ -389,7 +413,10 @@ class State(_Ranks):
     which residuals are kept (the module, or its `named_parameters()`); without it they are numbered
     in the module's order. `start_step` is the first step that is compressed. `bucketing` says what
     is compressed as one: "whole" (the default), "parameter", or a number of bytes; with the last two
-    the exchange overlaps with the backward pass. `timeout` is how long a rank may be silent.
+    the exchange overlaps with the backward pass, as it does by default where that changes no bit (`dense`,
+    `half`, `nonzero`). `timeout` is how long a rank may be silent.
+    `feedback` is also a form of it, `{"decay": 0.95}` or `{"efsgdm": 0.1}`, and `rules` give parameters by name another
+    scheme, `[{"match": "*.bias", "scheme": "dense"}]`.
     `momentum_correction` above 0 (0.9 for `dgc`, unless it is given) takes the place of the
     optimizer's momentum, which must be 0 then. `scaler` is the GradScaler, if there is one:
     residuals are kept without its scale, and a gradient that is not finite on one rank is infinite on
@@ -429,8 +456,9 @@ class State(_Ranks):
                 "`mixed_precision=` (torch.autocast goes with a State), and without optimizers in "
                 "backward"
             )
-        if scheme == "dense" and settings.get("bucketing") is None:
-            settings["bucketing"] = _DENSE_BUCKET
+        if isinstance(scheme, str) and scheme in _ANY_BUCKETS:
+            if not any(settings.get(key) for key in ("bucketing", "clip_norm", "rules")):
+                settings["bucketing"] = _BUCKET
         super().__init__(
             scheme,
             parameters=parameters,
@@ -449,6 +477,16 @@ class State(_Ranks):
                 "gradwire.torch.Averager instead, or a scheme without error feedback",
                 stacklevel=2,
             )
+        # Whether messages are the plain values, which can be averaged where they lie.
+        self._is_plain = (
+            scheme == "dense"
+            and scaler is None
+            and not (settings.get("clip_norm") or settings.get("rules"))
+            and self.world_size > 1
+        )
+        # Whether those of this step are.
+        self._averages = False
+        self._seconds = 0.0
         self._ddp = None if ddp is None else weakref.ref(ddp)
         self._scaler = scaler
         self._tasks: List[_Task] = []
@@ -456,6 +494,8 @@ class State(_Ranks):
         self._awaited: List[List[str]] = []
         self._next = 0
         self._arrived: Set[str] = set()
+        # Of each bucket the mean, where values are averaged as they lie.
+        self._means: List[torch.Tensor] = []
         self._stream: Optional[torch.cuda.Stream] = None
         # What the rest of a step that failed meets.
         self._step_error: Optional[BaseException] = None
@@ -465,10 +505,7 @@ class State(_Ranks):
     def close(self) -> None:
         """Ends the thread and leaves the group of ranks. Not needed at the end of a process."""
         self._worker.shutdown()
-        self._transport.leave()
-        self._exchange = None
-        if self._failure is None:
-            self._failure = InputError("the state has been closed")
+        self._close("the state has been closed")
 
     def _submit(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._check()
@@ -529,24 +566,41 @@ class State(_Ranks):
         if self._exchange is not None:
             if len(self._tasks) == 1:
                 self._exchange.begin(self._step + 1)
-            self._copy_in(task)
-            self._run_groups()
+                self._averages, self._seconds = self._is_plain, 0.0
+            self._note(task)
+            new = [task]
+            if self._averages and not self._average(task):
+                # From here on the step goes by messages, and so does what it has averaged: nothing of that
+                # has been handed on.
+                self._averages, new = False, self._tasks
+            if not self._averages:
+                for one in new:
+                    self._copy_in(one)
+                self._run_groups()
         if not task.is_last:
             return
         if self._exchange is None:
             self._learn_layout()
             for one in self._tasks:
+                self._note(one)
                 self._copy_in(one)
             assert self._exchange is not None
             self._exchange.begin(self._step + 1)
             self._run_groups()
-        if self._next < len(self._awaited):
-            missing = [name for name in self._awaited[self._next] if name not in self._arrived]
+        awaited = [name for names in self._awaited[self._next :] for name in names]
+        missing = [name for name in awaited if name not in self._arrived]
+        if missing:
             raise InputError(
                 f"parameter `{missing[0]}` is in no bucket of this step; make a new State when the "
                 "parameters of the model change"
             )
-        self._ended(self._exchange.finish(self._view))
+        if self._averages:
+            short = sum(
+                (4 - one.buffer.element_size()) * one.buffer.numel() for one in self._tasks
+            )
+            self._ended(self._exchange._averaged(short, self._seconds))
+        else:
+            self._ended(self._exchange.finish(self._view))
         self._plan(self._tasks)
         self._copy_out()
         self._begin_anew()
@@ -577,7 +631,8 @@ class State(_Ranks):
             )
         return name
 
-    def _copy_in(self, task: _Task) -> None:
+    def _note(self, task: _Task) -> None:
+        """Checks the parameters of a bucket that has come."""
         task.names = [self._name(one) for one in task.parameters]
         for name, gradient in zip(task.names, task.gradients):
             place = self._places.get(name)
@@ -590,6 +645,24 @@ class State(_Ranks):
             if name in self._arrived:
                 raise InputError(f"parameter `{name}` is in two buckets of this step")
             self._arrived.add(name)
+
+    def _average(self, task: _Task) -> bool:
+        """Averages a bucket's values where they lie: no copies in memory of the exchange, no frames. False
+        where one rank cannot, or the mean is not finite, and on all of them: then messages say why."""
+        values, turn = task.buffer, len(self._tasks) - 1
+        if values.is_cuda or values.is_sparse:
+            return False
+        if turn == len(self._means):
+            self._means.append(torch.empty(0, device="cpu"))
+        if self._means[turn].shape != values.shape or self._means[turn].dtype != values.dtype:
+            self._means[turn] = torch.empty_like(values)
+        mean, begin = self._means[turn], time.perf_counter()
+        task.mean = mean
+        averaged = self._transport.average(values, mean, (self._step + 1) << 24 | turn)
+        self._seconds += time.perf_counter() - begin
+        return averaged
+
+    def _copy_in(self, task: _Task) -> None:
         with self._on_side_stream(task):
             for name, gradient in zip(task.names, task.gradients):
                 self._flat[self._places[name]].copy_(_dense(gradient), non_blocking=True)
@@ -635,6 +708,10 @@ class State(_Ranks):
 
     def _copy_out(self) -> None:
         for task in self._tasks:
+            if self._averages:
+                assert task.mean is not None
+                task.future.set_result(task.mean)
+                continue
             with self._on_side_stream(task):
                 for name, gradient in zip(task.names, task.gradients):
                     mean = self._flat[self._places[name]].view(gradient.shape)
@@ -681,14 +758,8 @@ class Averager(_Ranks):
         """Overwrites the gradient of each parameter by its mean over ranks, and says what that
         cost. A parameter without a gradient counts as zero, and gets one. No two parameters may
         have the same name. When it raises, no gradient has been changed."""
-        self._check()
-        try:
+        with self._giving_up():
             return self._reduce(dict(_named(parameters)))
-        except BaseException as error:
-            given_up = self._give_up(error)
-            if given_up is error:
-                raise
-            raise given_up from error
 
     def _reduce(self, parameters: Dict[str, torch.Tensor]) -> Traffic:
         parameters = {name: one for name, one in parameters.items() if one.requires_grad}
@@ -721,6 +792,303 @@ class Averager(_Ranks):
                 else:
                     gradient.copy_(mean)
         return traffic
+
+
+class _Progress(_Ranks):
+    """The exchange of how far weights have come."""
+
+    _DEPTH = 0
+
+
+class DiLoCo:
+    """Local steps: every rank trains by itself, and an exchange every `steps` steps (DiLoCo, Douillard et al.
+    2023; with `outer` left out local SGD, Stich 2019).
+
+        diloco = gradwire.torch.DiLoCo(model, optimizer, "topk", ratio=0.01, steps=16)
+        for inputs, labels in loader:
+            loss = criterion(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            diloco.step()
+
+    At the end of such a round ranks exchange their progress, the weights at its beginning minus the
+    weights now, by `scheme`, a name or an object of your own, with the settings of `State`. The mean is the
+    gradient of the outer optimizer, SGD with `outer = {"learning_rate": 0.7, "momentum": 0.9, "nesterov":
+    True}` (DiLoCo's; left out, ranks take the mean of their weights), and all ranks go on from its weights, which
+    have the same bits everywhere. Batch norm's statistics are averaged, too. The optimizer's own vectors stay
+    each rank's, or are averaged with `inner="averaged"`.
+
+    `model` is the plain one, and `optimizer` of its parameters. Make it on every rank, with the same
+    arguments, after `init_process_group`: the ranks take rank 0's weights.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheme: Union[str, Codec] = "dense",
+        *,
+        steps: int = 16,
+        outer: Optional[Mapping[str, Any]] = None,
+        inner: str = "own",
+        process_group: Optional[dist.ProcessGroup] = None,
+        timeout: Union[float, timedelta] = 300.0,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise SettingError(
+                f"steps = {steps!r} is not possible; write how many steps every rank trains by itself, at "
+                "least 1"
+            )
+        if inner not in ("own", "averaged"):
+            raise SettingError(f'inner = {inner!r} is not possible; write "own" or "averaged"')
+        rule = _outer_rule(outer)
+        if rule["momentum"] and {"velocity", "average"} & set(Exchange({}, scheme, **settings).state()):
+            raise SettingError(
+                "momentum would act twice, once before the progress is compressed; leave outer's momentum "
+                'out, or write momentum_correction=0 and no feedback={"efsgdm": …}'
+            )
+        self._parameters = _trained(model, optimizer)
+        self._optimizer, self._inner, self._steps = optimizer, inner, steps
+        if any(
+            isinstance(one, torch.nn.parallel.DistributedDataParallel) and one.process_group == group
+            for group in [process_group or dist.group.WORLD]
+            for one in model.modules()
+        ):
+            raise SettingError(
+                "this model is in a DistributedDataParallel, which averages gradients in every step; give the "
+                "model itself, or a process_group across the groups that average"
+            )
+        self._ranks = _Progress(scheme, process_group=process_group, timeout=timeout, **settings)
+        self._rest, self._rest_bytes = Averager("dense", transport=self._transport), 0
+        tensors = {name: _local(one.detach()) for name, one in self._parameters.items()}
+        for name, one in tensors.items():
+            _check_type(name, one)
+        shapes = {name: list(one.shape) for name, one in tensors.items()}
+        pinned = any(one.is_cuda for one in tensors.values())
+        self._ranks._build(shapes, pinned, steps, rule, inner)
+        # The weights at the end of the last round, and their optimizer, whose gradient is what is exchanged.
+        self._outer = torch.nn.Parameter(torch.empty_like(self._ranks._flat))
+        self._outer.grad = self._ranks._flat
+        self._outer_optimizer = torch.optim.SGD(
+            [self._outer],
+            lr=rule["learning_rate"],
+            momentum=rule["momentum"],
+            nesterov=rule["nesterov"],
+        )
+        # Steps of this round.
+        self._done = 0
+        self._statistics = {
+            f"{name}.{which}": getattr(module, which)
+            for name, module in _unwrapped(model).named_modules()
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase)
+            for which in ("running_mean", "running_var", "num_batches_tracked")
+            if getattr(module, which) is not None
+        }
+        self._take(self._outer.data)
+        first = self.rank == 0
+        for tensor in [self._outer.data, *self._statistics.values()]:
+            mine = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            given = self._transport.alltoall([mine if first else mine[:0]] * self.world_size)
+            if not first:
+                tensor.copy_(torch.from_numpy(given[0].copy()).view(tensor.dtype).view(tensor.shape))
+        self._put(self._outer.data)
+
+    @property
+    def rank(self) -> int:
+        """This process among those that average."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes that average."""
+        return self._ranks.world_size
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that ended well."""
+        return self._ranks.step
+
+    @property
+    def traffic(self) -> Optional[Traffic]:
+        """What the last round's progress cost; None before the first."""
+        return self._ranks.traffic
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that this rank's messages have had since this was made, headers included."""
+        return self._ranks.wire_bytes + self._rest_bytes
+
+    @property
+    def _transport(self) -> Gloo:
+        return self._ranks._transport
+
+    def step(self) -> Optional[Traffic]:
+        """Call it after each step of the optimizer. The last step of a round exchanges, and says what
+        that cost; the others return None. When it raises, weights are what they were, and the next call tries
+        the exchange again where that is possible."""
+        self._ranks._check()
+        self._done += 1
+        if self._done < self._steps:
+            return None
+        ranks = self._ranks
+        with ranks._giving_up(), torch.no_grad():
+            rest = {name: one for name, one in self._statistics.items() if one.is_floating_point()}
+            if self._inner == "averaged":
+                rest.update(self._vectors())
+            self._average(rest)
+            assert ranks._exchange is not None
+            self._take(ranks._flat)
+            torch.sub(self._outer, ranks._flat, out=ranks._flat)
+            traffic = ranks._exchange.allreduce(ranks._step + 1, ranks._view)
+            ranks._ended(traffic)
+            self._outer_optimizer.step()
+            self._put(self._outer)
+        self._done = 0
+        return traffic
+
+    def close(self) -> None:
+        """Leaves the group of ranks. Not needed at the end of a process."""
+        self._ranks._close("the local steps have been closed")
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What this rank needs to go on: residual, outer weights and momentum, batch norm's statistics, the
+        optimizer's state, and in the middle of a round this rank's weights. `gather_state` collects those of
+        all ranks."""
+        saved = self._ranks.state_dict()
+        saved["done"], saved["outer"] = self._done, self._by_name(self._outer.detach())
+        momentum = self._outer_optimizer.state[self._outer].get("momentum_buffer")
+        if momentum is not None:
+            saved["momentum"] = self._by_name(momentum)
+        if self._done:
+            now = torch.empty_like(self._outer.detach())
+            self._take(now)
+            saved["weights"] = self._by_name(now)
+        saved["statistics"] = {name: one.detach().cpu().clone() for name, one in self._statistics.items()}
+        saved["optimizer"] = self._optimizer.state_dict()
+        return saved
+
+    def load_state_dict(self, saved: Dict[str, Any]) -> None:
+        """Takes up what `state_dict` or `gather_state` returned, and gives it to the model and the optimizer
+        too. Of another number of ranks every rank takes the mean of their weights and of their optimizers'
+        vectors, and the residuals are dealt out: mean progress and what is still to come stay what they were."""
+        if isinstance(saved, dict) and "ranks" in saved:
+            ranks = saved["ranks"]
+            if len(ranks) == self.world_size:
+                saved = ranks[self.rank]
+            else:
+                keys = ("weights", "statistics", "optimizer")
+                mean = {key: _mean_of([one.get(key) for one in ranks]) for key in keys}
+                saved = {**_dealt(ranks, self.rank, self.world_size), **mean}
+        if not isinstance(saved, dict) or "outer" not in saved:
+            raise StateError(
+                "saved state: it is none of local steps; give what DiLoCo's `state_dict` or `gather_state` returned"
+            )
+        if saved["parameters"] != self._ranks._shapes or set(saved["statistics"]) != set(self._statistics):
+            raise StateError("saved state: it is of another model, or the optimizer has other parameters")
+        self._ranks.load_state_dict(saved)
+        self._optimizer.load_state_dict(saved["optimizer"])
+        self._done = int(saved["done"])
+        for name, one in self._statistics.items():
+            one.copy_(saved["statistics"][name])
+        now, momentum = torch.empty_like(self._outer.data), torch.empty_like(self._outer.data)
+        weights = saved.get("weights") or saved["outer"]
+        for name, place in self._ranks._places.items():
+            self._outer.data[place].copy_(saved["outer"][name].view(-1))
+            now[place].copy_(weights[name].view(-1))
+            if "momentum" in saved:
+                momentum[place].copy_(saved["momentum"][name].view(-1))
+        self._outer_optimizer.state[self._outer].pop("momentum_buffer", None)
+        if "momentum" in saved:
+            self._outer_optimizer.state[self._outer]["momentum_buffer"] = momentum
+        self._put(now)
+
+    def _take(self, flat: torch.Tensor) -> None:
+        """Copies the model's weights into a vector of the exchange's layout."""
+        for name, one in self._parameters.items():
+            flat[self._ranks._places[name]].copy_(_local(one.detach()).reshape(-1))
+
+    def _put(self, flat: torch.Tensor) -> None:
+        """Gives the model the weights in such a vector."""
+        for name, one in self._parameters.items():
+            local = _local(one.detach())
+            local.copy_(flat[self._ranks._places[name]].view(local.shape))
+
+    def _by_name(self, flat: torch.Tensor) -> Dict[str, torch.Tensor]:
+        shapes = self._ranks._shapes
+        return {
+            name: flat[place].view(shapes[name]).clone() for name, place in self._ranks._places.items()
+        }
+
+    def _vectors(self) -> Dict[str, torch.Tensor]:
+        """What the optimizer keeps for each element, such as its momentum."""
+        return {
+            f"{name}/{key}": _local(value)
+            for name, one in self._parameters.items()
+            for key, value in self._optimizer.state.get(one, {}).items()
+            if isinstance(value, torch.Tensor) and value.shape == one.shape and value.dtype in _TYPES
+        }
+
+    def _average(self, tensors: Dict[str, torch.Tensor]) -> None:
+        """Overwrites tensors by their mean over ranks, which crosses the wire as float32."""
+        if not tensors:
+            return
+        holders = []
+        for name, tensor in tensors.items():
+            holder = torch.empty_like(tensor, requires_grad=True)
+            holder.grad = tensor
+            holders.append((name, holder))
+        if set(self._rest._shapes) != set(tensors):
+            self._rest = Averager("dense", transport=self._transport)
+        self._rest_bytes += self._rest.reduce_(holders).wire_bytes
+
+
+def _outer_rule(given: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """The settings of an outer optimizer, checked."""
+    rule = {"learning_rate": 1.0, "momentum": 0.0, "nesterov": False}
+    for key, value in (given or {}).items():
+        if key not in rule:
+            raise SettingError(f"outer has no setting `{key}`; there are {', '.join(rule)}")
+        if not isinstance(value, (bool, int, float)):
+            raise SettingError(f"outer: {key} = {value!r} is not possible; write a number, or True or False")
+        rule[key] = type(rule[key])(value)
+    rate, momentum = rule["learning_rate"], rule["momentum"]
+    if not 0 < rate < float("inf"):
+        raise SettingError(f"outer: learning_rate = {rate} is not possible; write a number above 0")
+    if not 0 <= momentum < 1:
+        raise SettingError(f"outer: momentum = {momentum} is not possible; write at least 0 and below 1")
+    if rule["nesterov"] and not momentum:
+        raise SettingError("outer: nesterov needs a momentum above 0, such as 0.9")
+    return rule
+
+
+def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, torch.Tensor]:
+    """The parameters of the model that the optimizer has, by name."""
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise SettingError(f"the optimizer is a `{type(optimizer).__name__}`, and not one of PyTorch")
+    named = _named(model)
+    known = {id(one) for _, one in named}
+    trained = [one for group in groups for one in group["params"]]
+    for one in trained:
+        if id(one) not in known:
+            raise SettingError(
+                f"the optimizer has a parameter of shape {list(one.shape)} that is not the model's; make it of "
+                "`model.parameters()`"
+            )
+    chosen = {id(one) for one in trained}
+    return {name: one for name, one in named if id(one) in chosen and one.requires_grad}
+
+
+def _mean_of(parts: List[Any]) -> Any:
+    """The mean of what ranks have saved: of every floating tensor in it, and the first rank's of all else."""
+    first = parts[0]
+    if isinstance(first, torch.Tensor) and first.is_floating_point():
+        return torch.stack([one.double() for one in parts]).mean(0).to(first.dtype)
+    if isinstance(first, dict):
+        return {key: _mean_of([one[key] for one in parts]) for key in first}
+    return first
 
 
 def _check_type(name: str, gradient: torch.Tensor) -> None:
@@ -756,12 +1124,18 @@ def _plain(module: Any) -> Any:
     return module
 
 
+def _unwrapped(module: Any) -> Any:
+    """The model itself, without DistributedDataParallel and `torch.compile` around it."""
+    module = _plain(module)
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        module = _plain(module.module)
+    return module
+
+
 def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
     """Parameters with the names that they have in the model itself: what wrappers put before and
     between them is taken off."""
-    parameters = _plain(parameters)
-    if isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-        parameters = _plain(parameters.module)
+    parameters = _unwrapped(parameters)
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.named_parameters()
     given: List[Any] = list(parameters)
@@ -790,7 +1164,7 @@ class Checkpoint:
         dcp.save({"model": ..., "gradwire": Checkpoint(state)}, checkpoint_id=folder)
         dcp.load({"model": ..., "gradwire": Checkpoint(state, folder)}, checkpoint_id=folder)
 
-    `state` is a `State`, an `Averager` or a `gradwire.fsdp.State`. To load, give the folder too: the number
+    `state` is a `State`, an `Averager`, a `DiLoCo` or a `gradwire.fsdp.State`. To load, give the folder too: the number
     of ranks that wrote it may be another one.
     """
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use gradwire_exchange::Policy;
 pub use gradwire_registry::About;
 
 /// The name of the state vector that holds a momentum, for rules that [coast](Coasting).
@@ -40,6 +41,12 @@ pub trait Definition {
     /// Why it cannot, which is the answer of a rule that does not know it.
     fn follows_correction(&self) -> Result<(), String> {
         Err("keeps running means of gradients itself, so that momentum would act twice".into())
+    }
+
+    /// What has to surround the scheme with it: a recipe that is silent about it has this, and one that says
+    /// something else is refused. Nothing unless the optimizer says otherwise.
+    fn policy(&self) -> Policy {
+        Policy::default()
     }
 
     /// The update rule under these settings. `correction` is the factor of the momentum that the

@@ -10,6 +10,7 @@
 mod adamw;
 mod definition;
 mod muon;
+mod onebit_adam;
 mod sgd;
 
 pub use adamw::Adamw;
@@ -17,6 +18,7 @@ pub use definition::{
     About, Coasting, DECAY_MOMENTUM, Definition, MOMENTUM, Now, Piece, Rule, Slices,
 };
 pub use muon::Muon;
+pub use onebit_adam::OnebitAdam;
 pub use sgd::Sgd;
 
 gradwire_registry::registry! {
@@ -26,6 +28,7 @@ gradwire_registry::registry! {
         Sgd(Sgd),
         Adamw(Adamw),
         Muon(Muon),
+        OnebitAdam(OnebitAdam),
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Sgd {
     pub momentum: f64,
     /// Nesterov's form of momentum.
     pub nesterov: bool,
+    /// Whether weights move by the sign of each element of the mean gradient, 0 for 0 (Bernstein et al. 2018; DeMo,
+    /// Peng et al. 2024); without momentum. Weight decay has no part in the sign.
+    pub sign: bool,
     /// Weight decay: added to the gradient (L2), unless it is decoupled.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
@@ -47,6 +50,7 @@ impl Default for Sgd {
             learning_rate: 0.1,
             momentum: 0.9,
             nesterov: false,
+            sign: false,
             weight_decay: 0.0,
             decoupled: false,
             norm_bias_rate: 1.0,
@@ -83,6 +87,13 @@ impl Definition for Sgd {
                     .into(),
             );
         }
+        if self.sign && self.momentum > 0.0 {
+            return Err(format!(
+                "optimizer.sign = true takes the gradient for a momentum already, and optimizer.momentum = {} would be \
+                 one of signs; write optimizer.momentum = 0",
+                self.momentum
+            ));
+        }
         if self.nesterov && self.momentum == 0.0 {
             return Err(
                 "optimizer.nesterov = true needs optimizer.momentum above 0, such as 0.9".into()
@@ -97,7 +108,7 @@ impl Definition for Sgd {
 
     /// With a correction and decay that has a momentum, a rule that gives it one.
     fn rule(&self, correction: f64) -> Box<dyn Rule> {
-        match correction > 0.0 && self.weight_decay > 0.0 && !self.decoupled {
+        match correction > 0.0 && self.weight_decay > 0.0 && !self.decoupled && !self.sign {
             true => Box::new(Corrected { sgd: self.clone(), factor: correction as f32 }),
             false => Box::new(self.clone()),
         }
@@ -134,6 +145,14 @@ impl Rule for Sgd {
             weights.iter_mut().for_each(|weight| *weight *= kept);
             weight_decay = 0.0;
         }
+        if self.sign {
+            let (lr, decay) = (lr as f32, weight_decay as f32);
+            for (weight, gradient) in weights.iter_mut().zip(gradient) {
+                let sign = if *gradient == 0.0 { 0.0 } else { gradient.signum() };
+                *weight -= lr * (sign + decay * *weight);
+            }
+            return;
+        }
         let step = SgdStep {
             lr,
             momentum: self.momentum,
@@ -146,7 +165,7 @@ impl Rule for Sgd {
 
     /// Decay moves every row by what it is, and not by its momentum alone.
     fn coasting(&self) -> Option<Coasting> {
-        let coasts = self.weight_decay == 0.0;
+        let coasts = self.weight_decay == 0.0 && !self.sign;
         coasts.then_some(Coasting { momentum: self.momentum, nesterov: self.nesterov })
     }
 }
@@ -239,6 +258,25 @@ mod tests {
         assert_close(trained(&sgd, false), by(1.0));
         let (found, expected) = (trained(&sgd, true), by(factor));
         assert_close(found.map(|w| w / 64.0), expected.map(|w| w / 64.0));
+    }
+
+    #[test]
+    fn signs_have_no_momentum_and_decay_no_part_in_them() {
+        let decay = 0.2;
+        let sgd = Sgd { momentum: 0.0, sign: true, weight_decay: decay, ..Sgd::default() };
+        let moved = expected(|weight, _, gradient| {
+            (weight * (1.0 - RATE * decay) - RATE * gradient.signum(), 0.0)
+        });
+        for sgd in [sgd.clone(), Sgd { decoupled: true, ..sgd.clone() }] {
+            assert_close(trained(&sgd, false), moved);
+            assert!(sgd.validate().is_ok() && Rule::coasting(&sgd).is_none());
+        }
+        let (mut still, gradient, state) = ([1.0, 2.0], [0.0, -0.0], Slices::new(&mut [], 0..2));
+        let now = Now { rate: RATE, step: 1, name: "w", shape: &[2], is_norm_bias: false };
+        let plain = Sgd { weight_decay: 0.0, ..sgd.clone() };
+        plain.update(Piece { weights: &mut still, gradient: &gradient, state }, &now);
+        assert_eq!(still, [1.0, 2.0]);
+        assert!(Sgd { momentum: 0.9, ..sgd }.validate().unwrap_err().contains("momentum = 0"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::checkpoint::{Checkpoint, Manifest, Tensors};
-use crate::recipe::optimizer::{Adamw, Config, Muon, Sgd};
+use crate::recipe::optimizer::{Adamw, Config, Muon, OnebitAdam, Sgd};
 use candle_core::Device;
 use gradwire_models::kernels::optimizer::{AdamWStep, adamw, sgd};
 use gradwire_models::{Input, Store, text};
@@ -33,6 +33,7 @@ fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
         Config::Sgd(Sgd { momentum: 0.0, ..Sgd::default() }),
         Config::Adamw(Adamw::default()),
         Config::Muon(Muon { adamw: Vec::new(), ..Muon::default() }),
+        Config::OnebitAdam(OnebitAdam::default()),
     ];
     for (config, table) in configs.into_iter().flat_map(|c| [None, TABLE].map(|t| (c.clone(), t))) {
         let params = Params::new(&fasttext());
@@ -66,12 +67,13 @@ fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
                     };
                     adamw(&mut weights, grad, &mut first, &mut second, &step);
                 }
-                Config::Muon(muon) => {
+                other => {
                     let (name, shape) = (param.name.as_str(), param.var.dims());
                     let now = Now { rate: 0.1, step: 1, name, shape, is_norm_bias: false };
                     let mut state = [first, second];
                     let state = Slices::new(&mut state, 0..grad.len());
-                    muon.update(Piece { weights: &mut weights, gradient: grad, state }, &now);
+                    let rule = other.definition().rule(0.0);
+                    rule.update(Piece { weights: &mut weights, gradient: grad, state }, &now);
                 }
             }
             assert_eq!(weights, elements(param), "{}", param.name);

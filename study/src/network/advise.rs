@@ -2,7 +2,8 @@
 //!
 //! Three measurements on this machine, with the recipe's own model, data and number of workers:
 //! what a step computes; the gradients of every rank over the first steps of a dense training; and
-//! what each scheme takes to encode and decode those. A step on a link is then the virtual clock's
+//! what each scheme takes to encode and decode those, which stand for the progress of local steps where the
+//! recipe has them. A step on a link is then the virtual clock's
 //! ([`gradwire_exchange::network`]) with these figures.
 
 use crate::statistics;
@@ -206,7 +207,9 @@ pub struct SchemeCost {
     pub error: f64,
     /// What that may do to the accuracy.
     pub risk: Risk,
-    /// The collectives of a step, in their order.
+    /// Steps from one exchange to the next.
+    pub every: u64,
+    /// The collectives of an exchange, in their order.
     #[serde(skip)]
     legs: Vec<MeasuredLeg>,
 }
@@ -341,6 +344,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
         bits_per_parameter: mean(&Traffic::bits_per_parameter),
         error,
         risk: if accelerates && is_blind(scheme) { Risk::High } else { risk },
+        every: recipe.local.steps,
         legs,
     })
 }
@@ -406,7 +410,7 @@ fn pattern_of(recipe: &Recipe) -> Result<Pattern> {
     pattern(&topology).with_context(|| anyhow!("no link model of topology {topology}"))
 }
 
-/// Seconds of a step on a link, without overlap.
+/// Seconds of a step on a link, without overlap; the mean over a round of local steps.
 ///
 /// # Errors
 /// When the network model does not know the recipe's topology.
@@ -432,13 +436,17 @@ pub fn step_seconds(
     let Compute { before, backward, after } = *compute;
     let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
     let groups = measured.legs.iter().map(group).collect();
-    let work = StepWork { before, backward, after: after + learning, groups, delay: 0 };
+    let delay = recipe.outer.map_or(0, |outer| outer.delay);
+    let work = StepWork { before, backward, after: after + learning, groups, delay };
+    let alone = StepWork { before, backward, after, ..StepWork::default() };
+    let alone = vec![alone; recipe.workers];
     let works = vec![work; recipe.workers];
     let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
-    for step in 1..=CLOCKED {
-        clock.step(step, &works);
+    let steps = CLOCKED.next_multiple_of(measured.every);
+    for step in 1..=steps {
+        clock.step(step, if step.is_multiple_of(measured.every) { &works } else { &alone });
     }
-    Ok(clock.now() / CLOCKED as f64)
+    Ok(clock.now() / steps as f64)
 }
 
 /// How many times dense's speed is worth a word.
@@ -450,7 +458,7 @@ const NOISE: f64 = 0.25;
 impl SchemeCost {
     /// Seconds by which a step of it may be off.
     fn noise(&self) -> f64 {
-        NOISE * (self.encode + self.decode + self.aggregate)
+        NOISE * (self.encode + self.decode + self.aggregate) / self.every as f64
     }
 
     /// Whether its step, of `seconds`, is faster than that of `other` by more than the noise.

@@ -73,6 +73,12 @@ impl Style {
         Self { hue: 1 + number % (COMPARED - 1), mark: MARKS[number % MARKS.len()] }
     }
 
+    /// With the mark that is `on` places after its own.
+    pub(crate) fn with_mark(self, on: usize) -> Self {
+        let place = MARKS.iter().position(|mark| *mark == self.mark).unwrap_or(0);
+        Self { mark: MARKS[(place + on) % MARKS.len()], ..self }
+    }
+
     /// The mark as a letter.
     pub(crate) fn letter(self) -> char {
         match self.mark {

@@ -2,11 +2,12 @@
 
 use super::curves::{self, Against, Points, curve};
 use super::document::{Block, Plot};
-use super::tables::{accuracy, bits, gauge_title};
+use super::tables::{self, accuracy, bits, gauge_title, test_loss};
 use super::tasks::Task;
 use crate::measured::Measured;
 use crate::names;
 use crate::plot::{Axis, Figure, Quantity, Series, Style};
+use crate::results::Label;
 use crate::statistics::median;
 use gradwire::text;
 
@@ -24,7 +25,7 @@ pub(super) fn plots(task: &Task<'_>) -> Vec<Block> {
     };
     let one = |plot: Option<Plot>| plot.into_iter().collect();
     let groups: [Vec<Plot>; 6] = [
-        one(accuracy_by_bits(task)),
+        one(reached_by_bits(task)),
         each(accuracies),
         each(losses),
         one(time_by_bandwidth(task)),
@@ -56,44 +57,67 @@ fn points(series: &[Series]) -> impl Iterator<Item = &(f64, f64)> {
     series.iter().flat_map(|s| s.points.iter().chain(s.strays.iter().flatten()))
 }
 
-fn accuracy_by_bits(task: &Task<'_>) -> Option<Plot> {
-    let mut series = Vec::new();
+/// What arms reached by what they sent: test loss where the model continues a text, accuracy else. The values of
+/// one member are joined by a line.
+fn reached_by_bits(task: &Task<'_>) -> Option<Plot> {
+    let of_text = tables::continues_text(task);
+    let (figure, sign) =
+        if of_text { (test_loss as Reader, -1.0) } else { (accuracy as Reader, 1.0) };
+    let (mut series, mut members): (Vec<Series>, Vec<Label>) = (Vec::new(), Vec::new());
+    let (mut points, mut names) = (Vec::new(), Vec::new());
     for arm in &task.arms {
-        let (Some(accuracy), Some(bits)) = (arm.mean(accuracy), arm.mean(bits)) else { continue };
-        let (x, y) = (bits.mean, accuracy.mean);
-        let mut point = Series::line(&arm.name(), arm.style, vec![(x, y)]);
-        point.joined = false;
-        point.spread.extend(accuracy.deviation.map(|by| [x, y - by, y + by]));
-        series.push(point);
+        let (Some(reached), Some(bits)) = (arm.mean(figure), arm.mean(bits)) else { continue };
+        let (x, y) = (bits.mean, reached.mean);
+        let place = arm.label.of_same_member(&members).unwrap_or(members.len());
+        if place == members.len() {
+            members.push(arm.label.clone());
+            series.push(Series { joined: false, ..Series::line(&arm.name(), arm.style, vec![]) });
+        } else {
+            let (name, own) = (&mut series[place].name, arm.name());
+            *name += &format!(", {}", own.rsplit(' ').next().unwrap_or(&own));
+        }
+        let one = &mut series[place];
+        one.joined = !one.points.is_empty();
+        one.points.push((x, y));
+        one.spread.extend(reached.deviation.map(|by| [x, y - by, y + by]));
+        points.push((x, sign * y));
+        names.push(arm.name());
     }
     if series.is_empty() {
         return None;
     }
-    let points: Vec<(f64, f64)> = series.iter().flat_map(|s| s.points.clone()).collect();
     let front = front(&points);
-    let names: Vec<&str> = front.iter().map(|place| series[*place].name.as_str()).collect();
+    let best: Vec<&str> = front.iter().map(|place| names[*place].as_str()).collect();
     let (low, far) = least_shown(&points);
     let mut caption =
-        format!("Pareto front, which no arm beats in both respects: {}.", names.join(", "));
+        format!("Pareto front, which no arm beats in both respects: {}.", best.join(", "));
     if !far.is_empty() {
-        let far =
-            far.iter().map(|i| format!("{} ({})", series[*i].name, text::percent(points[*i].1)));
-        let far: Vec<String> = far.collect();
-        caption += &format!(" Far below, and drawn at the lower edge: {}.", far.join(", "));
+        let value = |gain: f64| match of_text {
+            true => text::three_digits(-gain),
+            false => text::percent(gain),
+        };
+        let far: Vec<String> =
+            far.iter().map(|i| format!("{} ({})", names[*i], value(points[*i].1))).collect();
+        caption += &format!(" Far off, and drawn at the edge: {}.", far.join(", "));
     }
     let ends = series.iter().flat_map(|s| s.spread.iter().flat_map(|w| [w[1], w[2]]));
-    let shown = points.iter().map(|point| point.1).chain(ends).filter(|accuracy| *accuracy >= low);
-    let bits = "bits per parameter and step, sent by one rank";
-    let x = Axis::new(bits, Quantity::Number, true, points.iter().map(|point| point.0));
-    let y = Axis::new(ACCURACY, Quantity::Fraction, false, shown);
-    series.push(Series::line(
-        "Pareto front",
-        Style::GUIDE,
-        front.iter().map(|i| points[*i]).collect(),
-    ));
-    let figure = Figure::new("Accuracy against bits per parameter", x, y, series);
-    Some(plot(&task.label.name, "accuracy-bits", "bits per parameter", caption, figure))
+    let shown = points.iter().map(|point| sign * point.1).chain(ends);
+    let shown = shown.filter(|reached| sign * reached >= low);
+    let x = "bits per parameter and step, sent by one rank";
+    let x = Axis::new(x, Quantity::Number, true, points.iter().map(|point| point.0));
+    let (title, name, y) = match of_text {
+        true => ("Test loss", "test-loss", Axis::new("test loss", Quantity::Number, false, shown)),
+        false => ("Accuracy", "accuracy", Axis::new(ACCURACY, Quantity::Fraction, false, shown)),
+    };
+    let line = front.iter().map(|i| (points[*i].0, sign * points[*i].1)).collect();
+    series.push(Series::line("Pareto front", Style::GUIDE, line));
+    let figure = Figure::new(format!("{title} against bits per parameter"), x, y, series);
+    let name = format!("{name}-bits");
+    Some(plot(&task.label.name, &name, "bits per parameter", caption, figure))
 }
+
+/// A figure of a run, where it has one.
+type Reader = fn(&Measured) -> Option<f64>;
 
 const ACCURACY: &str = "accuracy on the test set";
 
@@ -113,10 +137,10 @@ fn front(points: &[(f64, f64)]) -> Vec<usize> {
     front
 }
 
-/// The least accuracy that is shown in its place, and which points lie below: what failed should
+/// The least gain that is shown in its place, and which points lie below: what failed should
 /// not press together what did not.
 fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
-    let most = points.iter().map(|point| point.1).fold(0.0, f64::max);
+    let most = points.iter().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
     let middle = median(points.iter().map(|point| point.1)).unwrap_or(0.0);
     let low = middle - 8.0 * (most - middle).max(0.02);
     (low, (0..points.len()).filter(|i| points[*i].1 < low).collect())

@@ -20,6 +20,17 @@ pub(super) fn best_accuracy(measured: &Measured) -> Option<f64> {
     measured.summary.best_accuracy
 }
 
+/// The final test loss.
+pub(super) fn test_loss(measured: &Measured) -> Option<f64> {
+    measured.summary.test_loss
+}
+
+/// Whether the model of a task continues a text: it is judged by its test loss.
+pub(super) fn continues_text(task: &Task<'_>) -> bool {
+    let mut runs = task.arms.iter().flat_map(|arm| &arm.runs);
+    runs.any(|run| run.measured.as_ref().is_some_and(|of| of.summary.unit == "tokens"))
+}
+
 /// The final test accuracy among the five likeliest classes.
 pub(super) fn top5_accuracy(measured: &Measured) -> Option<f64> {
     measured.summary.test_top5_accuracy
@@ -48,6 +59,10 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
     if has_top5 {
         columns.push("#top-5 accuracy");
     }
+    let of_text = continues_text(task);
+    if of_text {
+        columns.push("#test loss");
+    }
     columns.extend(["#training loss", "#bits per parameter", "#compression ratio"]);
     columns.push("#sent per rank and step");
     if let Some(against) = against.as_deref().filter(|_| evaluated) {
@@ -68,6 +83,9 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
         }
         if has_top5 {
             row.push(Cell::or_none(arm.mean(top5_accuracy).map(|over| words::accuracy(&over))));
+        }
+        if of_text {
+            row.push(Cell::or_none(arm.mean(test_loss).map(|over| words::plain(&over))));
         }
         let loss = arm.mean(|measured| measured.summary.train_loss);
         let loss = Cell::or_none(loss.map(|over| words::plain(&over)));

@@ -58,8 +58,7 @@ pub(super) struct Reached {
 
 /// The tasks of a grid that have runs, in order.
 pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
-    let schemes: Vec<String> = results.arms.iter().map(|arm| scheme(results, arm)).collect();
-    let styles = Style::of_schemes(&schemes);
+    let styles = styles(results);
     let task = |label: &'a Label| {
         let arms = results.arms.iter().zip(&styles).map(|(arm, style)| {
             let is_here = |run: &&Run| run.task == label.name && run.arm == arm.name;
@@ -73,6 +72,21 @@ pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
         Task { label, links: links(&arms), arms, baseline, confidence }
     };
     results.tasks.iter().map(task).filter(|task: &Task<'_>| !task.arms.is_empty()).collect()
+}
+
+/// The style of each arm: the values of one member have one hue, and marks of their own.
+fn styles(results: &Results) -> Vec<Style> {
+    let arms = &results.arms;
+    let is_first = |place: &usize| arms[*place].of_same_member(&arms[..*place]).is_none();
+    let firsts: Vec<usize> = (0..arms.len()).filter(is_first).collect();
+    let schemes: Vec<String> = firsts.iter().map(|place| scheme(results, &arms[*place])).collect();
+    let styles = Style::of_schemes(&schemes);
+    let style = |(place, arm): (usize, &Label)| {
+        let first = arm.of_same_member(&arms[..place]).unwrap_or(place);
+        let at = firsts.partition_point(|known| *known < first);
+        styles[at].with_mark(place - first)
+    };
+    arms.iter().enumerate().map(style).collect()
 }
 
 /// The scheme of an arm by its runs, or while there are none the scheme that its name begins with.

@@ -308,7 +308,7 @@ fn a_seed_without_a_finite_number_is_not_left_out() {
 fn what_is_measured_is_said_in_labels() {
     let choice = |name: &str| Choice {
         member: name.into(),
-        label: Label { name: name.into(), label: format!("the {name}") },
+        label: Label { name: name.into(), label: format!("the {name}"), ..Label::default() },
         recipe: toml::Table::new(),
     };
     let words = in_words(&claim(""), "t", &[vec![choice("t")], vec![choice("a"), choice("b")]]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::bucket::{Bucket, Item};
 use crate::collective::Payload;
-use crate::compress::{Compressor, Encoded, Feedback, StepEnd, StepMessages, sparse};
+use crate::compress::{Compressor, Encoded, Feedback, FeedbackRule, StepEnd, StepMessages, sparse};
 use crate::cpu::Stopwatch;
 use crate::group::StepContext;
 use crate::topology::{Downlink, Setup};
@@ -64,7 +64,10 @@ impl Aggregator {
             answers: vec![BucketAnswer::default(); buckets.len()],
             buckets,
             mean: vec![0.0; layout.len()],
-            feedback: feeds_back.then(|| Feedback::new(layout.len(), 0.0)),
+            feedback: feeds_back.then(|| {
+                let fades = Some(FeedbackRule::Decay(policy.decay()));
+                Feedback::of(fades, 0.0, layout.len())
+            }),
             step: 0,
             positions: Vec::new(),
             values: Vec::new(),

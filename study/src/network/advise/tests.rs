@@ -25,6 +25,7 @@ fn measured(wire_bytes: f64, encode: f64) -> SchemeCost {
         bits_per_parameter: 1.0,
         error: 0.5,
         risk: Risk::Moderate,
+        every: 1,
         legs: vec![leg],
     }
 }
@@ -49,6 +50,24 @@ fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
     // As many bytes in less time are no gain of compression.
     assert_eq!(of(measured(1e7, -1e-3)), BreakEven::Never);
     assert_eq!(of(measured(1e6, -1e-3)), BreakEven::Always);
+}
+
+#[test]
+fn a_step_of_local_steps_has_its_share_of_an_exchange() {
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    let recipe = source.load().unwrap();
+    let compute = Compute { before: 1e-3, backward: 2e-3, after: 1e-3 };
+    let mut link = Link::with_bandwidth(1e8);
+    (link.latency, link.jitter) = (0.0, 0.0);
+    let of = |every| {
+        let cost = SchemeCost { every, ..measured(1e6, 0.01) };
+        step_seconds(&recipe, &compute, &cost, &link).unwrap() - compute.seconds()
+    };
+    // 60 is no multiple of the steps that are clocked.
+    for every in [4, 60] {
+        let share = of(1) / every as f64;
+        assert!((of(every) / share - 1.0).abs() < 1e-6, "{every}: {} {share}", of(every));
+    }
 }
 
 #[test]
