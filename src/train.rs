@@ -136,7 +136,7 @@ impl Worker {
         if self.synchronises_batch_norm(step) {
             self.average_batch_norm()?;
         }
-        self.report(Report::Step(Box::new(RankStep {
+        let step = RankStep {
             rank: self.position.rank(),
             step,
             epoch,
@@ -151,7 +151,12 @@ impl Worker {
             traffic: exchanged.traffic,
             exposed: exchanged.exposed.as_secs_f64(),
             gradient_norm,
-        })))
+        };
+        if self.gradient.is_away() {
+            self.held.push(step);
+            return Ok(());
+        }
+        self.report(Report::Step(Box::new(step)))
     }
 
     /// Stops every rank before the update if this rank's loss is not finite.
@@ -159,6 +164,7 @@ impl Worker {
         if score.loss.is_finite() {
             return Ok(());
         }
+        self.land()?;
         Err(self.gradient.abort(&format!(
             "the training loss is {}; a lower learning rate, a longer warm-up or clipping \
              (train.clip_norm) may help",
@@ -182,6 +188,7 @@ impl Worker {
         let epoch = self.session.steps.epoch_of(step);
         let last = step == self.session.steps.last_step();
         let due = last || epoch.is_multiple_of(self.session.recipe.train.evaluate_every);
+        self.land()?;
         self.optimizer.catch_up(&self.replica.params, None)?;
         self.swap_shown(step)?;
         self.position.enter(Phase::Evaluation);

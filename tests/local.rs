@@ -1,6 +1,8 @@
 //! Local steps: what rounds come to, what they send, and what is refused.
 
-use crate::common::{Program, events, number, numbers, only_run, quick, sets, words};
+use crate::common::{
+    Program, events, number, numbers, only_run, quick, sets, told, weights, words,
+};
 use std::path::PathBuf;
 
 /// Three workers, 24 steps, plain SGD inside.
@@ -54,6 +56,72 @@ fn bytes_are_those_of_the_exchanges() {
     }
 }
 
+/// Fragments divide what is sent among the steps of a round, and with a delay nothing changes in that; the run's last
+/// step sends all.
+#[test]
+fn fragments_divide_the_peak_of_bytes() {
+    let program = Program::new();
+    let model = [
+        "dataset=synthetic-cifar10",
+        "model=resnet8",
+        "train.batch=2",
+        "optimizer.learning_rate=0.01",
+    ];
+    let base = ["local.steps=6", "policy.bucketing=parameter"];
+    let sent = |name: &str, settings: &[&str]| {
+        let run = run(&program, name, &[&model[..], &base, settings].concat());
+        let summary = &events(&run, "finished")[0]["summary"];
+        (numbers(&events(&run, "step"), "wire_bytes"), number(summary, "bits_per_parameter"))
+    };
+    let (whole, bits) = sent("whole", &[]);
+    for (name, settings, sends) in [
+        ("two", "outer={fragments=2}", vec![3, 6, 9, 12, 15, 18, 21, 24]),
+        ("three", "outer={fragments=3}", (1..=12).map(|turn| 2 * turn).collect()),
+        ("late", "outer={fragments=2,delay=2}", vec![3, 6, 9, 12, 15, 18, 21, 24]),
+    ] {
+        let (bytes, streamed) = sent(name, &[settings]);
+        let sending: Vec<usize> = (1..=24).filter(|step| bytes[step - 1] > 0.0).collect();
+        assert_eq!(sending, sends, "{name}");
+        for round in 0..3 {
+            let sum: f64 = bytes[6 * round..6 * round + 6].iter().sum();
+            assert!((sum / whole[5] - 1.0).abs() < 0.01, "{name}: {sum} {}", whole[5]);
+        }
+        let peak = bytes[..23].iter().copied().fold(0.0, f64::max);
+        // The largest parameter alone is 47 % of all.
+        assert!(peak < 0.55 * whole[5], "{name}: {peak} of {}", whole[5]);
+        assert!((bytes[23] / whole[5] - 1.0).abs() < 0.01, "{name}: the last step sends all");
+        // The last step alone sends more than its share.
+        assert!(streamed >= bits * 0.99 && streamed < bits * 1.25, "{name}: {streamed} {bits}");
+    }
+}
+
+/// A worker that is late in the steps beside which an exchange is under way changes no bit, and neither does who
+/// looks at the run meanwhile.
+#[test]
+fn a_delayed_exchange_comes_to_the_same_whenever_it_ends() {
+    let program = Program::new();
+    let settings = sets(&[
+        "local.steps=8",
+        "outer={fragments=2,delay=3,momentum=0.5}",
+        "policy.bucketing=parameter",
+    ]);
+    let train = |out: &str, more: &[&str]| {
+        program.succeed(&quick(&[&words(STEPS)[..], &["--out", out], &settings, more].concat()));
+        let run = only_run(&program.path(out).join("quick"));
+        (weights(&run), told(&run))
+    };
+    let calm = train("calm", &[]);
+    let stalls = [
+        "--inject",
+        "stall:worker=1,step=4,for=300ms",
+        "--inject",
+        "stall:worker=2,step=6,for=300ms",
+    ];
+    assert!(calm == train("stalled", &stalls));
+    let watched = sets(&["exchange.compare_replicas_every=1", "record.histograms_every=1"]);
+    assert!(calm.0 == train("watched", &watched).0);
+}
+
 #[test]
 fn what_local_steps_do_not_go_with_is_refused() {
     let program = Program::new();
@@ -66,6 +134,47 @@ fn what_local_steps_do_not_go_with_is_refused() {
             &["local.steps=2", "exchange.overlap=true", "policy.bucketing=parameter"],
             "write exchange.overlap = false",
         ),
+        (&["outer.fragments=0"], "outer.fragments = 0: write 1 to exchange everything at once"),
+        (
+            &["outer.fragments=3", "local.steps=2"],
+            "write outer.fragments = 2 or fewer, or local.steps = 3 or more",
+        ),
+        (&["outer.delay=1"], "write outer.delay = 0, or more local.steps"),
+        (&["local.steps=8", "outer={fragments=2,delay=4}"], "write outer.delay = 3 or less"),
+        (&["outer.mix=1"], "outer.mix = 1 must be at least 0 and below 1"),
+        (
+            &["local.steps=4", "outer={fragments=2}", "policy.clip_norm=1"],
+            "policy.clip_norm needs the norm of all",
+        ),
+        (
+            &["local.steps=4", "outer={delay=2}", "local.state=averaged"],
+            "local.state = \"own\", or outer.delay = 0",
+        ),
+        (
+            &["local.steps=4", "outer={delay=2}", "average.kind=lookahead"],
+            "write average.kind = \"ema\"",
+        ),
+        (
+            &[
+                "local.steps=4",
+                "outer={fragments=2}",
+                "exchange.topology=server",
+                "scheme=qsgd",
+                "exchange.downlink=compressed",
+            ],
+            "leave exchange.downlink out",
+        ),
+        (
+            &["scheme={kind='signsgd',magnitude='unit',vote='majority'}", "outer.momentum=0.9"],
+            "what scheme signsgd sends has no magnitude",
+        ),
+        (
+            &[
+                "policy.rules=[{match='*.bias',scheme={kind='signsgd',magnitude='unit'}}]",
+                "outer.momentum=0.9",
+            ],
+            "what scheme signsgd sends has no magnitude",
+        ),
         (
             &["scheme=dgc", "outer.momentum=0.9"],
             "policy.momentum_correction = 0.9 takes the place of outer.momentum",
@@ -73,4 +182,11 @@ fn what_local_steps_do_not_go_with_is_refused() {
     ] {
         program.refuses(&quick(&sets(settings)), 2, &[said]);
     }
+    // How many buckets there are is known with the model.
+    let settings = sets(&["local.steps=99", "outer={fragments=99}"]);
+    let parts = [
+        "outer.fragments = 99, and the weights lie in one run",
+        "policy.bucketing = \"parameter\"",
+    ];
+    program.refuses(&quick(&settings), 1, &parts);
 }

@@ -99,6 +99,8 @@ fn processes_train_the_run_of_threads() {
         ],
         &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
         &["scheme=topk", "local.steps=3"],
+        &["scheme=topk", "local.steps=3", "outer={fragments=2}", "policy.bucketing=parameter"],
+        &["scheme=qsgd", "local.steps=4", "outer={delay=2}", "exchange.topology=server"],
     ] {
         let settings = sets(settings);
         let (_threads, run) = alone(&settings);

@@ -186,14 +186,20 @@ fn averages_go_on_bit_for_bit() {
 /// ranks have come to survives another number of workers.
 #[test]
 fn a_round_of_local_steps_goes_on_bit_for_bit() {
-    for (round, scheme) in [
-        ("local={steps=7,after=5,state=\"averaged\"}", "topk"),
-        ("local.steps=4", "dense"),
-        ("outer={learning_rate=0.7,momentum=0.9,nesterov=true}", "qsgd"),
+    for (round, outer, scheme) in [
+        ("local={steps=7,after=5,state=\"averaged\"}", "outer={}", "topk"),
+        ("local.steps=4", "outer={}", "dense"),
+        ("local.steps=1", "outer={learning_rate=0.7,momentum=0.9,nesterov=true}", "qsgd"),
+        ("local={steps=5,after=3,state=\"averaged\"}", "outer={fragments=3,momentum=0.9}", "topk"),
+        // What left at step 9 arrives at step 11, and at step 7 nothing is on its way.
+        ("local.steps=6", "outer={fragments=2,delay=2,momentum=0.9}", "topk"),
+        ("local={steps=5,after=4}", "outer={delay=3}", "powersgd"),
     ] {
         let program = Program::new();
         let sets = sets(&[
             round,
+            outer,
+            "policy.bucketing=parameter",
             "optimizer.momentum=0.9",
             "average={kind=\"ema\",every=3}",
             "checkpoint.keep_best=true",
@@ -206,7 +212,10 @@ fn a_round_of_local_steps_goes_on_bit_for_bit() {
         let within = within.unwrap_or_else(|| panic!("{checkpoints:?}"));
         let rank = fs::read(within.join("rank-0001.safetensors")).unwrap();
         let own = rank.windows(13).any(|name| name == b"local/weights");
-        assert_eq!(own, round.starts_with("local"), "{round}");
+        assert_eq!(own, round != "local.steps=1", "{round}");
+        let shared = fs::read(within.join("optimizer.safetensors")).unwrap();
+        let on_its_way = shared.windows(14).any(|name| name == b"outer/received");
+        assert_eq!(on_its_way, outer.contains("delay"), "{round} {outer}");
         resume(&program, within, &[]);
         before.is_of(&run, round);
         resume(&program, &checkpoints[0], &[]);

@@ -140,7 +140,9 @@ def one(program, undisturbed, seed, schemes, counts):
     workers = chance.choice([2, 3, 4])
     arguments = SHORT + ["--scheme", scheme, "--workers", str(workers)]
     # An exchange at every step, or rounds of local steps, which end where checkpoints are due or do not.
-    rounds = chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"]])
+    fragments = ["local.steps=6", "outer={fragments=2,delay=2}", "policy.bucketing=parameter"]
+    fragments = [word for setting in fragments for word in ("--set", setting)]
+    rounds = chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"], fragments])
     if optimizer:
         arguments[arguments.index(OPTIMIZER)] = optimizer
     else:
@@ -152,6 +154,8 @@ def one(program, undisturbed, seed, schemes, counts):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         fault, codes, part = some_fault(chance, workers)
+        if rounds and fault.startswith("corrupt"):
+            codes = {0, 1}  # Most steps of a round send nothing that could be damaged.
         kill_after = None
         if chance.random() < 0.35:
             fault, kill_after = "SIGKILL", chance.uniform(0, seconds)

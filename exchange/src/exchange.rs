@@ -248,6 +248,26 @@ impl Exchange {
         self.finish(values)
     }
 
+    /// As [`allreduce`](Self::allreduce), of one group of buckets alone: the elements of the others are neither read nor
+    /// written, and their residual and compressors stay what they were. Not with a downlink that is compressed, whose
+    /// sender learns from whole steps.
+    ///
+    /// # Errors
+    /// As [`exchange_group`](Self::exchange_group), and [`Error::Topology`] with a compressed downlink.
+    pub fn allreduce_group(
+        &mut self,
+        step: u64,
+        group: usize,
+        gradient: &mut [f32],
+    ) -> Result<Traffic> {
+        if self.groups.len() > 1 {
+            self.route.takes_parts()?;
+        }
+        self.begin(step);
+        self.exchange_group(group, gradient)?;
+        self.end(gradient)
+    }
+
     /// Bytes of the whole gradient as plain f32, headers included.
     pub fn dense_bytes(&self) -> u64 {
         (0..self.groups.len()).map(|group| self.leg(group, Operation::Messages).dense_bytes).sum()
@@ -266,11 +286,6 @@ impl Exchange {
         self.distortion.begin();
         self.member.zeros.begin(None);
         self.sent_by_rules = vec![[0, 0]; self.policy.rules.len()];
-        for bucket in &self.ranges {
-            if let Some(rule) = bucket.rule {
-                self.sent_by_rules[rule][1] += dense_bytes(bucket.range.len());
-            }
-        }
         let received = self.groups.iter().map(|_| None).collect();
         let parameters = self.member.layout.len() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
@@ -302,6 +317,11 @@ impl Exchange {
             return Err(Error::groups(&problem));
         }
         let mut underway = self.underway.take().expect("invariant: a step is under way");
+        for bucket in self.groups[group].iter().map(|number| &self.ranges[*number]) {
+            if let Some(rule) = bucket.rule {
+                self.sent_by_rules[rule][1] += dense_bytes(bucket.range.len());
+            }
+        }
         let context = self.context(underway.step);
         let received = self.exchange_in(context, group, gradient, &mut underway.traffic)?;
         let within = self.member.collective.take_sent_within();

@@ -71,6 +71,61 @@ fn the_groups_and_their_order_change_nothing() {
     }
 }
 
+/// To a group that is exchanged alone happens what happens to it in a whole step; the others sit it out: neither their
+/// elements change, nor their residual, nor what their compressors keep.
+#[test]
+fn a_group_alone_leaves_the_others_as_they_were() {
+    let groups = [vec![3, 0], vec![4, 2, 1]];
+    for scheme in SchemeConfig::specimens() {
+        for topology in common::FLAT {
+            let trial = Trial::new(&scheme, *topology).groups(&groups);
+            let means = trial.over(3, |rank, mut exchange| {
+                trial.steps(rank, &mut exchange, 1..=3);
+                let before = exchange.save();
+                let (given, mut whole) = (Trial::gradient(rank, 4), Trial::gradient(rank, 4));
+                exchange.allreduce(4, &mut whole).unwrap();
+                let after = exchange.save();
+                exchange.restore(&before).unwrap();
+                let mut alone = given.clone();
+                let traffic = exchange.allreduce_group(4, 0, &mut alone).unwrap();
+                assert!(traffic.legs.iter().all(|leg| leg.group == 0));
+                let now = exchange.save();
+                let flat = |state: &State, entry: &str| {
+                    let values = state.contains(entry).then(|| state.f32s(entry, LENGTH).unwrap());
+                    values.map(|values| exchange.layout().from_name_order(values))
+                };
+                for (number, bucket) in exchange.buckets().iter().enumerate() {
+                    let takes_part = groups[0].contains(&number);
+                    let part = |flat: &[f32]| bits(&flat[bucket.range.clone()]);
+                    let case = format!("{trial:?}, bucket {number}");
+                    assert_eq!(
+                        part(&alone),
+                        part(if takes_part { &whole } else { &given }),
+                        "{case}"
+                    );
+                    let expected = if takes_part { &after } else { &before };
+                    let scope = format!("bucket.{number}");
+                    assert_eq!(now.scope(&scope), expected.scope(&scope), "{case}");
+                    let residuals = [&now, expected].map(|state| flat(state, "residual"));
+                    let [found, expected] = residuals.map(|residual| residual.map(|r| part(&r)));
+                    assert_eq!(found, expected, "{case}");
+                }
+                // The other group in its turn, and all of them.
+                exchange.allreduce_group(5, 1, &mut alone).unwrap();
+                exchange.allreduce(6, &mut alone).unwrap();
+                bits(&alone)
+            });
+            assert!(means.iter().all(|mean| *mean == means[0]), "{trial:?}");
+        }
+    }
+    let trial = Trial::new(&half(), COMPRESSED).groups(&groups);
+    for error in trial.over(2, |rank, mut exchange| {
+        exchange.allreduce_group(1, 0, &mut Trial::gradient(rank, 1)).unwrap_err()
+    }) {
+        assert!(error.to_string().contains("leave the downlink out"), "{error}");
+    }
+}
+
 #[test]
 fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
     for (scheme, wiring) in

@@ -52,11 +52,30 @@ pub struct Outer {
     pub momentum: f64,
     /// Nesterov's form of momentum (with 0.9 and a learning rate of 0.7 DiLoCo's).
     pub nesterov: bool,
+    /// Fragments that are exchanged one at a time, each once in a round (Streaming DiLoCo: Douillard et al. 2025, arXiv
+    /// 2501.18512, section 2.2). A fragment is a run of whole buckets. Of P fragments and rounds of H steps the one of
+    /// number p, from 1 on, is exchanged p·H/P steps into each round. The last step of a run exchanges all.
+    #[schemars(range(min = 1))]
+    pub fragments: u64,
+    /// Steps that a rank goes on with while an exchange is under way, whose mean it then takes (section 2.3, τ).
+    pub delay: u64,
+    /// With a delay, the share α of its own weights that a rank keeps of the fragment when the mean arrives, 0 to below
+    /// 1: it goes on from α·own + (1 − α)·outer weights (section 2.3, equation 3).
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub mix: f64,
 }
 
 impl Default for Outer {
     fn default() -> Self {
-        Self { kind: OuterKind::Sgd, learning_rate: 1.0, momentum: 0.0, nesterov: false }
+        Self {
+            kind: OuterKind::Sgd,
+            learning_rate: 1.0,
+            momentum: 0.0,
+            nesterov: false,
+            fragments: 1,
+            delay: 0,
+            mix: 0.5,
+        }
     }
 }
 
@@ -82,13 +101,42 @@ impl Local {
 impl Outer {
     /// The optimizer of these settings.
     pub fn optimizer(&self) -> Sgd {
-        let Self { kind: OuterKind::Sgd, learning_rate, momentum, nesterov } = *self;
+        let Self { kind: OuterKind::Sgd, learning_rate, momentum, nesterov, .. } = *self;
         Sgd { learning_rate, momentum, nesterov, ..Sgd::default() }
+    }
+
+    /// Whether there are steps at which ranks have exchanged and yet differ.
+    pub fn streams(&self) -> bool {
+        self.fragments > 1 || self.delay > 0
     }
 
     /// # Errors
     /// A sentence that names the key and what to write instead.
-    pub(super) fn validate(&self) -> Result<(), String> {
+    pub(super) fn validate(&self, local: &Local) -> Result<(), String> {
+        let (Self { fragments, delay, mix, .. }, steps) = (*self, local.steps);
+        if fragments == 0 {
+            return Err("outer.fragments = 0: write 1 to exchange everything at once".into());
+        }
+        if fragments > steps {
+            return Err(format!(
+                "outer.fragments = {fragments} are exchanged at as many steps of a round, and local.steps = {steps}; \
+                 write outer.fragments = {steps} or fewer, or local.steps = {fragments} or more"
+            ));
+        }
+        if delay > 0 && delay >= steps / fragments {
+            let fits = match (steps / fragments).saturating_sub(1) {
+                0 => "outer.delay = 0".to_string(),
+                most => format!("outer.delay = {most} or less"),
+            };
+            return Err(format!(
+                "outer.delay = {delay} must be below the steps from one exchange to the next, {}: local.steps = \
+                 {steps} over outer.fragments = {fragments}; write {fits}, or more local.steps",
+                steps / fragments
+            ));
+        }
+        if !(0.0..1.0).contains(&mix) {
+            return Err(format!("outer.mix = {mix} must be at least 0 and below 1"));
+        }
         if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
             return Err(format!(
                 "outer.learning_rate = {} must be above 0; 1 takes the mean of the ranks' weights",

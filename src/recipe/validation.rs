@@ -1,6 +1,8 @@
 //! What a recipe is refused for, each with what to write instead.
 
+use super::average;
 use super::device::Device;
+use super::local::InnerState;
 use super::optimizer;
 use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews, holds};
 use super::words::in_a_recipe;
@@ -8,6 +10,7 @@ use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
 use gradwire_models::kernels::Precision;
 use gradwire_models::{self as models, InputKind};
+use std::time::Duration;
 
 impl Recipe {
     /// Checks what no single field can know.
@@ -128,7 +131,9 @@ impl Recipe {
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         self.average.validate().map_err(anyhow::Error::msg)?;
         self.local.validate().map_err(anyhow::Error::msg)?;
-        self.outer.map_or(Ok(()), |outer| outer.validate()).map_err(anyhow::Error::msg)?;
+        self.outer
+            .map_or(Ok(()), |outer| outer.validate(&self.local))
+            .map_err(anyhow::Error::msg)?;
         let holds = holds(&self.dataset);
         refuse(t.test_views != TestViews::One && holds != InputKind::Image, || {
             format!(
@@ -180,9 +185,47 @@ impl Recipe {
             };
             format!(
                 "policy.feedback.{form} is a momentum that {kept}, and \
-                 optimizer.momentum = {momentum} would act on top of it; write optimizer.momentum = 0, \
+                 {table}.momentum = {momentum} would act on top of it; write {table}.momentum = 0, \
                  or leave policy.feedback out"
             )
+        })?;
+        self.check_outer(&policy)
+    }
+
+    /// Refuses what does not go with the outer optimizer.
+    fn check_outer(&self, policy: &exchange::Policy) -> anyhow::Result<()> {
+        let Some(outer) = self.outer else { return Ok(()) };
+        let gathers = outer.momentum > 0.0;
+        let unfit = policy.schemes(&self.scheme).find(|one| gathers && has_no_magnitude(*one));
+        refuse(unfit.is_some(), || {
+            format!(
+                "outer.momentum = {} gathers progress, and what scheme {} sends has no magnitude: a step as large \
+                 as any other arrives however far ranks have come. Write outer.momentum = 0 and a small \
+                 outer.learning_rate, or a scheme that sends magnitudes (signsgd with magnitude = \"mean\")",
+                outer.momentum,
+                unfit.unwrap_or(&self.scheme).about().name
+            )
+        })?;
+        let several = outer.fragments > 1;
+        refuse(several && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
+            "outer.fragments sends one part of the progress at a time, and policy.clip_norm needs the norm of all \
+             of it; write one or the other"
+                .into()
+        })?;
+        refuse(several && self.exchange.downlink == Some(exchange::Downlink::Compressed), || {
+            "outer.fragments sends one part of the progress at a time, and a compressed downlink is about all of \
+             it; leave exchange.downlink out, or write outer.fragments = 1"
+                .into()
+        })?;
+        refuse(outer.streams() && matches!(self.average, average::Config::Lookahead(_)), || {
+            "average.kind = \"lookahead\" changes weights that all ranks have, which they never have with \
+             outer.fragments or outer.delay; write average.kind = \"ema\", or neither of them"
+                .into()
+        })?;
+        refuse(outer.delay > 0 && self.local.state == InnerState::Averaged, || {
+            "local.state = \"averaged\" waits for the ranks, and outer.delay does not; write local.state = \
+             \"own\", or outer.delay = 0"
+                .into()
         })
     }
 
@@ -302,6 +345,20 @@ impl Recipe {
             )
         })
     }
+}
+
+/// Whether what a scheme makes of a gradient is the same for one that is a thousand times as large.
+fn has_no_magnitude(scheme: &dyn Scheme) -> bool {
+    let mean = |scale: f32| -> Option<Vec<f32>> {
+        let mut gradient = [0.5, -0.25, 1.0, -2.0, 0.75, -1.5, 0.125, -0.625].map(|v| v * scale);
+        let layout = exchange::Layout::new([("weight".to_string(), gradient.len())]).ok()?;
+        let policy = exchange::Policy { warmup_steps: Some(0), ..Default::default() };
+        let mut ends = exchange::Topology::Allgather.connect(1, Duration::from_secs(1)).ok()?;
+        let exchanged = exchange::Exchange::new(scheme, policy, layout, 0, ends.pop()?);
+        exchanged.ok()?.allreduce(1, &mut gradient).ok()?;
+        Some(gradient.to_vec())
+    };
+    mean(1.0).is_some_and(|one| one.iter().any(|v| *v != 0.0) && mean(1024.0) == Some(one))
 }
 
 fn refuse(bad: bool, message: impl FnOnce() -> String) -> anyhow::Result<()> {

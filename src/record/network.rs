@@ -111,6 +111,13 @@ pub struct Row {
     /// Absent where the exchange followed the backward pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ready: Vec<f64>,
+    /// Steps that follow this one before the ranks wait for what it sent, if any do.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub delay: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Row {

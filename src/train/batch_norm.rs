@@ -78,14 +78,14 @@ impl Worker {
         }
         match self.session.recipe.train.batch_norm {
             BatchNorm::Averaged | BatchNorm::Synchronised => {
-                self.gradient.exchange.collective().mean_f32(&mut flat)?;
+                self.gradient.exchange_mut().collective().mean_f32(&mut flat)?;
             }
             BatchNorm::Rank0 => {
                 if self.position.rank() != 0 {
                     flat.fill(0.0);
                 }
                 let mut sums: Vec<f64> = flat.iter().copied().map(f64::from).collect();
-                self.gradient.exchange.collective().sum_f64(&mut sums)?;
+                self.gradient.exchange_mut().collective().sum_f64(&mut sums)?;
                 flat.iter_mut().zip(sums).for_each(|(f, s)| *f = s as f32);
             }
         }

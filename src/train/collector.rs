@@ -83,12 +83,13 @@ impl Collector {
         let ranks: Vec<RankStep> = ranks.into_iter().flatten().collect();
         let recorded = number == 1
             || number.is_multiple_of(self.every)
-            || self.steps.is_due(self.every, number)
+            || self.steps.is_told(self.every, number)
             || self.steps.ends_epoch(number);
         let event = self.step(&ranks);
         let event = if recorded { RunEvent::Recorded(event) } else { RunEvent::Unrecorded(event) };
         // First: a step without its row could not be replayed.
-        vec![RunEvent::Network(row(&ranks)), event]
+        let delay = self.steps.delay(number);
+        vec![RunEvent::Network(Row { delay, ..row(&ranks) }), event]
     }
 
     /// The first pending epoch's event, once all ranks have reported its last step.
@@ -130,7 +131,7 @@ impl Collector {
         let rules = self.rules.iter().zip(&mut self.sums.rules).enumerate().map(rule).collect();
         let dense = first.traffic.dense_bytes;
         // What is sent at the end of a round of local steps is for all of them.
-        let steps = first.step - self.steps.met_before(first.step);
+        let steps = first.step - self.steps.sent_before(first.step);
         let compression_ratio = wire_bytes / (dense * steps).max(1) as f64;
         let gauges = first.traffic.gauges.iter().map(|gauge| {
             let of = |step: &RankStep| {
@@ -226,6 +227,7 @@ fn row(ranks: &[RankStep]) -> Row {
             false => legs.iter().map(|leg| leg.operation).collect(),
         },
         ready: ready_of_legs(&ranks[0]),
+        delay: 0,
     }
 }
 

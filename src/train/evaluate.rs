@@ -103,13 +103,13 @@ impl Worker {
     pub(super) fn evaluate(&mut self) -> Result<Score> {
         self.average_batch_norm()?;
         let test: &dyn Dataset = &*self.session.data.test;
-        let world_size = self.gradient.exchange.collective().world_size();
+        let world_size = self.gradient.exchange_mut().collective().world_size();
         let (rank, size) = (self.position.rank(), self.session.recipe.evaluation_batch());
         let beat = || self.position.beat();
         let mine = evaluate_share(&self.replica, test, world_size, rank, size, beat)?;
         let top5 = mine.top5.unwrap_or(0);
         let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64, top5 as f64];
-        self.gradient.exchange.collective().sum_f64(&mut sums)?;
+        self.gradient.exchange_mut().collective().sum_f64(&mut sums)?;
         let [loss, correct, samples, top5] = sums;
         let top5 = mine.top5.map(|_| top5 as u64);
         Ok(Score { loss, correct: correct as u64, top5, samples: samples as u64 })

@@ -6,17 +6,24 @@ use crate::train::overlap::{OverlapPlan, Overlapped};
 use crate::train::params::Params;
 use crate::train::position::{LivePosition, Phase};
 use crate::train::timer::StepTimer;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_core::Tensor;
-use gradwire_exchange::{Exchange, Gradient, Support, Traffic};
+use gradwire_exchange::{Exchange, Gauge, Gradient, Support, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_in_place, backward_into};
 use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The gradient of one rank and its exchange. A step is [`begin`](Self::begin),
 /// [`backward`](Self::backward) for each part of the batch, [`finish`](Self::finish).
 pub(super) struct GradientExchange {
-    pub(super) exchange: Exchange,
+    exchange: Option<Exchange>,
+    /// The exchange that is under way beside the steps, on a thread of its own, with what it exchanges.
+    away: Option<JoinHandle<(Exchange, Landed)>>,
+    world_size: usize,
+    /// What a step costs in which nothing is exchanged.
+    nothing: Traffic,
     /// One value for each parameter: this rank's gradient, and the mean gradient once the exchange is
     /// finished. Between steps zero where the optimizer leaves zeros.
     pub(super) flat: Vec<f32>,
@@ -32,6 +39,11 @@ pub(super) struct GradientExchange {
     spoils: Box<dyn Fn(u64) -> bool + Send>,
     now: Now,
 }
+
+/// The mean that an exchange beside the steps came to, in the place of what was given to it, and what that cost.
+pub(super) type Landed = (Vec<f32>, Result<Traffic, gradwire_exchange::Error>);
+
+const HERE: &str = "invariant: the exchange is not under way";
 
 /// The step that has begun.
 #[derive(Default)]
@@ -57,13 +69,19 @@ impl GradientExchange {
     /// A gradient of zeros. `spoils` says in which steps a fault makes it NaN.
     pub(super) fn new(
         recipe: &Recipe,
-        exchange: Exchange,
+        mut exchange: Exchange,
         position: LivePosition,
         spoils: impl Fn(u64) -> bool + Send + 'static,
     ) -> Self {
         let parameters = exchange.layout().len();
+        let mut nothing = Traffic::default();
+        nothing.dense_bytes = exchange.dense_bytes();
+        nothing.parameters = parameters as u64;
         Self {
-            exchange,
+            world_size: exchange.collective().world_size(),
+            exchange: Some(exchange),
+            away: None,
+            nothing,
             flat: vec![0.0; parameters],
             support: Support::nothing(parameters),
             part: Vec::new(),
@@ -86,7 +104,7 @@ impl GradientExchange {
         inspected: bool,
     ) {
         // By itself a rank takes the mean over its own samples.
-        let global = if alone { local * self.exchange.collective().world_size() } else { global };
+        let global = if alone { local * self.world_size } else { global };
         let spoilt = (self.spoils)(step);
         self.now = Now { step, samples: [local, global], spoilt, inspected, exchanged: None };
         if local == 0 {
@@ -111,7 +129,7 @@ impl GradientExchange {
         timer: &mut StepTimer,
     ) -> Result<()> {
         let [local, global] = self.now.samples;
-        let share = samples.len() * self.exchange.collective().world_size();
+        let share = samples.len() * self.world_size;
         let weight = if self.now.spoilt { f64::NAN } else { share as f64 / global as f64 };
         let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
         let add = samples.start > 0;
@@ -121,7 +139,7 @@ impl GradientExchange {
         {
             self.position.enter(Phase::OverlappedExchange);
             self.support.fill();
-            let exchange = (params, &mut self.exchange, self.flat.as_mut_slice());
+            let exchange = (params, self.exchange.as_mut().expect(HERE), self.flat.as_mut_slice());
             let pass = |listener| Ok(backward_into(&loss, listener)?);
             self.now.exchanged = Some(plan.run(self.now.step, exchange, add, timer, pass)?);
             return Ok(());
@@ -172,26 +190,71 @@ impl GradientExchange {
         }
         self.position.enter(Phase::Exchange);
         let began = Instant::now();
+        let exchange = self.exchange.as_mut().expect(HERE);
         let gradient = Gradient::within(&mut self.flat, &mut self.support);
-        let traffic = self.exchange.allreduce(self.now.step, gradient)?;
+        let traffic = exchange.allreduce(self.now.step, gradient)?;
         let exposed = began.elapsed();
         // A rank without samples would learn that nothing is ever early: all wait for a step in which
         // each has some.
         let [_, global] = self.now.samples;
-        let all_have_some = global >= self.exchange.collective().world_size();
+        let all_have_some = global >= self.world_size;
         if let (true, Overlap::Learning(first)) = (all_have_some, &mut self.overlap) {
-            let plan =
-                OverlapPlan::learn(params, first.as_ref(), &mut self.exchange, self.group_bytes)?;
+            let plan = OverlapPlan::learn(params, first.as_ref(), exchange, self.group_bytes)?;
             self.overlap = Overlap::Planned(plan);
         }
         Ok(Overlapped { traffic, exposed, ready: Vec::new(), laid: Vec::new() })
     }
 
+    /// The exchange; not while it is away.
+    pub(super) fn exchange(&self) -> &Exchange {
+        self.exchange.as_ref().expect(HERE)
+    }
+
+    /// The same, to be used.
+    pub(super) fn exchange_mut(&mut self) -> &mut Exchange {
+        self.exchange.as_mut().expect(HERE)
+    }
+
+    /// Begins the exchange of one group of `values` beside the steps that follow.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub(super) fn send(&mut self, group: usize, mut values: Vec<f32>) -> Result<()> {
+        let (step, rank) = (self.now.step, self.position.rank());
+        let mut exchange = self.exchange.take().expect(HERE);
+        let exchanging = move || {
+            let traffic = exchange.allreduce_group(step, group, &mut values);
+            (exchange, (values, traffic))
+        };
+        let thread = thread::Builder::new().name(format!("exchange-{rank}"));
+        self.away = Some(thread.spawn(exchanging).context("starting the exchanging thread")?);
+        Ok(())
+    }
+
+    /// Whether an exchange is under way beside the steps.
+    pub(super) fn is_away(&self) -> bool {
+        self.away.is_some()
+    }
+
+    /// Waits for the exchange that is under way beside the steps, if one is: what came of it, and how long that took.
+    pub(super) fn land(&mut self) -> Option<(Landed, Duration)> {
+        let thread = self.away.take()?;
+        self.position.enter(Phase::Exchange);
+        let began = Instant::now();
+        let (exchange, landed) = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        self.exchange = Some(exchange);
+        Some((landed, began.elapsed()))
+    }
+
+    /// Tells of an exchange of progress: the norm of its mean, and that what it cost is for all parameters.
+    pub(super) fn tell(&self, traffic: &mut Traffic, norm: f64) {
+        traffic.dense_bytes = self.nothing.dense_bytes;
+        traffic.gauges.push(Gauge::sum("progress_norm", norm));
+    }
+
     /// What a step costs in which nothing is exchanged.
     pub(super) fn nothing_sent(&self) -> Overlapped {
-        let mut traffic = Traffic::default();
-        traffic.dense_bytes = self.exchange.dense_bytes();
-        traffic.parameters = self.exchange.layout().len() as u64;
+        let traffic = self.nothing.clone();
         Overlapped { traffic, exposed: Duration::ZERO, ready: Vec::new(), laid: Vec::new() }
     }
 
@@ -207,6 +270,16 @@ impl GradientExchange {
 
     /// Stops every rank before the update; the error for this rank.
     pub(super) fn abort(&mut self, reason: &str) -> anyhow::Error {
-        self.exchange.abort(self.now.step, reason).into()
+        self.exchange.as_mut().expect(HERE).abort(self.now.step, reason).into()
+    }
+}
+
+/// Nobody leaves the others' exchange half-done: what is under way ends first.
+impl Drop for GradientExchange {
+    fn drop(&mut self) {
+        if let Some(thread) = self.away.take() {
+            // If it has failed, whoever ends this knows already.
+            let _ = thread.join();
+        }
     }
 }

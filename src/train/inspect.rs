@@ -18,6 +18,9 @@ impl Worker {
     /// # Errors
     /// When the recipe names parameters that are not there, or the gradient cannot be written.
     pub(super) fn inspect_gradient(&mut self, step: u64) -> Result<()> {
+        if self.is_inspected(step) {
+            self.land()?;
+        }
         if self.histograms_due(step) {
             self.report(Report::Histograms(self.histograms(step)?))?;
         }
@@ -32,7 +35,7 @@ impl Worker {
         let params: Vec<_> = self.replica.params.iter().collect();
         let about: Vec<_> = params.iter().map(|p| (p.name.as_str(), p.var.dims())).collect();
         let shown = shown(self.session.recipe.record.histograms.as_deref(), &about)?;
-        let residual = self.gradient.exchange.residual();
+        let residual = self.gradient.exchange().residual();
         let vectors = [("gradient", Some(self.gradient.flat.as_slice())), ("residual", residual)];
         let entries = vectors.into_iter().filter_map(|(what, v)| Some((what, v?))).flat_map(
             |(what, vector)| {
@@ -60,7 +63,7 @@ impl Worker {
     fn record_gradient(&mut self, step: u64) -> Result<()> {
         let Some(folder) = &self.session.folder else { return Ok(()) };
         self.position.enter(Phase::RecordingGradient);
-        let residual = self.gradient.exchange.residual();
+        let residual = self.gradient.exchange().residual();
         let parameters = self.replica.params.iter().map(|param| gradient::Parameter {
             name: &param.name,
             dims: param.var.dims(),

@@ -27,7 +27,10 @@ pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize
     let residual = u64::from(feeds_back || corrects || parts.policy.shares_momentum());
     let average = u64::from(recipe.average != average::Config::default());
     let outer = match recipe.is_local() {
-        true => 1 + u64::from(recipe.outer.is_some_and(|outer| outer.momentum > 0.0)),
+        true => {
+            let outer = recipe.outer.unwrap_or_default();
+            1 + u64::from(outer.momentum > 0.0) + u64::from(outer.delay > 0)
+        }
         false => 0,
     };
     let rule = rule.vectors().len() as u64;

@@ -160,9 +160,27 @@ impl Optimizer {
         support: &Support,
         rate: f64,
     ) -> Result<f64> {
+        self.step_within(params, flat, support, rate, 0..params.len())
+    }
+
+    /// As [`step`](Self::step), of the parameters that lie in this part of the flat gradient alone.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub(super) fn step_within(
+        &mut self,
+        params: &Params,
+        flat: &mut [f32],
+        support: &Support,
+        rate: f64,
+        within: Range<usize>,
+    ) -> Result<f64> {
         self.steps += 1;
         let (mut squares, coasting, momentum) = (0.0, self.rule.coasting(), self.momentum());
         params.update(|param, weights| {
+            if !lies_in(&param.range, &within) {
+                return;
+            }
             let (name, shape) = (param.name.as_str(), param.var.dims());
             let is_norm_bias = param.is_norm_bias;
             let now = Now { rate, step: self.steps, name, shape, is_norm_bias };
@@ -187,6 +205,11 @@ impl Optimizer {
         })?;
         Ok(squares.sqrt())
     }
+}
+
+/// Whether a parameter's place is part of this range.
+pub(super) fn lies_in(place: &Range<usize>, within: &Range<usize>) -> bool {
+    within.start <= place.start && place.end <= within.end
 }
 
 /// The step of SGD for rows that coast.

@@ -126,8 +126,8 @@ pub(super) struct SavePolicy {
     since: Instant,
     /// One has been due, and the writer was not free.
     overdue: bool,
-    /// The step whose checkpoint the writer has been kept free for.
-    reserved: Option<u64>,
+    /// Whether the writer has been kept free for a checkpoint that has been decided on.
+    reserved: bool,
     /// The best merit so far, on every rank.
     pub(super) best: Option<f64>,
     /// On rank 0 that of the best model that could be saved.
@@ -136,7 +136,7 @@ pub(super) struct SavePolicy {
 
 impl SavePolicy {
     pub(super) fn new() -> Self {
-        Self { since: Instant::now(), overdue: false, reserved: None, best: None, saved: None }
+        Self { since: Instant::now(), overdue: false, reserved: false, best: None, saved: None }
     }
 
     /// Whether a model of this merit is better than the one that is saved.
@@ -164,21 +164,17 @@ impl SavePolicy {
         }
         if decision.save && free {
             requests.set_writing(true);
-            self.reserved = Some(step);
+            self.reserved = true;
         }
     }
 
-    /// Waits until the writer is free for the checkpoint of `step`, if it has not been kept free.
+    /// Waits until the writer is free for a checkpoint, if it has not been kept free: for this one, or for one that
+    /// has been decided on and is still to come, which then waits in its turn.
     ///
     /// # Errors
     /// When it is not free within `patience`.
-    pub(super) fn reserve(
-        &mut self,
-        step: u64,
-        requests: &Requests,
-        patience: Duration,
-    ) -> Result<()> {
-        if self.reserved.take() == Some(step) {
+    pub(super) fn reserve(&mut self, requests: &Requests, patience: Duration) -> Result<()> {
+        if std::mem::take(&mut self.reserved) {
             return Ok(());
         }
         let began = Instant::now();

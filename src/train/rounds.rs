@@ -1,6 +1,10 @@
 //! Rounds of local steps: a rank updates its weights by its own gradient; at the end of a round the ranks
 //! exchange how far they have come, and go on from what the outer optimizer makes of the mean.
 //!
+//! With fragments the weights are exchanged one part at a time, and with a delay beside the steps that follow
+//! (Streaming DiLoCo: Douillard et al. 2025, arXiv 2501.18512, algorithm 2): a thread has the exchange meanwhile, and
+//! whoever else needs it waits ([`Worker::land`]). When the mean is taken depends on the number of the step alone.
+//!
 //! Between two exchanges the ranks' weights differ. The outer weights, those of the last exchange, are the
 //! same on all ranks, bit for bit: they are what is compared, evaluated, averaged over steps and saved.
 
@@ -8,15 +12,17 @@ use crate::recipe::local::InnerState;
 use crate::train::optim::{Optimizer, norm};
 use crate::train::overlap::Overlapped;
 use crate::train::position::Phase;
+use crate::train::report::Report;
 use crate::train::timer::StepTimer;
 use crate::train::worker::Worker;
 use anyhow::Result;
-use gradwire_exchange::{Collective, Gauge, Leg, Operation, Traffic};
-use std::time::Instant;
+use gradwire_exchange::{Collective, Leg, Operation, Traffic};
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 impl Worker {
-    /// At the end of a step that this rank has taken by itself: where a round ends with it, exchanges how far the
-    /// ranks have come, updates the outer weights, and goes on from them. What that cost.
+    /// At the end of a step that this rank has taken by itself: updates the outer weights by what now arrives, and
+    /// exchanges how far the ranks have come with the fragments that now leave, or begins to. What that cost.
     ///
     /// # Errors
     /// Those of the exchange.
@@ -25,25 +31,77 @@ impl Worker {
         step: u64,
         timer: &mut StepTimer,
     ) -> Result<Overlapped> {
+        if let Some(fragment) = self.session.steps.arrives(step) {
+            timer.wall.wait += self.land()?.as_secs_f64();
+            self.position.enter(Phase::Optimizer);
+            timer.time(|p| &mut p.optimizer, || self.take_received(fragment))?;
+        }
         let Self { gradient, optimizer, replica, position, session, local, .. } = self;
-        let (Some(local), true) = (local, session.steps.meets(step)) else {
+        let (Some(local), Some(leaving)) = (local, session.steps.leaves(step)) else {
             return Ok(self.gradient.nothing_sent());
         };
         position.enter(Phase::Exchange);
         let began = Instant::now();
-        local.progress(&replica.params, &mut gradient.flat)?;
-        let mut traffic = gradient.exchange.allreduce(step, &mut gradient.flat[..])?;
-        if local.state == InnerState::Averaged {
-            average(optimizer, &mut *gradient.exchange.collective(), &mut traffic)?;
+        let place = local.place(&leaving);
+        if session.steps.delay(step) > 0 {
+            let mut progress = std::mem::take(&mut local.on_its_way);
+            progress.resize(gradient.flat.len(), 0.0);
+            local.progress(&replica.params, &place, &mut progress)?;
+            gradient.send(leaving.start, progress)?;
+            return Ok(gradient.nothing_sent());
         }
+        let mut flat = std::mem::take(&mut gradient.flat);
+        local.progress(&replica.params, &place, &mut flat)?;
+        let exchange = gradient.exchange_mut();
+        let mut traffic = match leaving.len() == exchange.groups().len() {
+            true => exchange.allreduce(step, &mut flat[..])?,
+            false => exchange.allreduce_group(step, leaving.start, &mut flat)?,
+        };
+        if local.state == InnerState::Averaged {
+            average(optimizer, &place, exchange.collective(), &mut traffic)?;
+        }
+        gradient.flat = flat;
+        gradient.tell(&mut traffic, norm(&gradient.flat));
         let exposed = began.elapsed();
         timer.add_exchange(&traffic, exposed);
-        traffic.gauges.push(Gauge::sum("progress_norm", norm(&gradient.flat)));
         position.enter(Phase::Optimizer);
-        let (flat, support) = (&mut gradient.flat, &gradient.support);
-        let update = || local.update(&replica.params, flat, support);
+        let mean = (&mut gradient.flat[..], &gradient.support);
+        let update = || local.update(&replica.params, mean, place, false);
         timer.time(|p| &mut p.optimizer, update)?;
         Ok(Overlapped { traffic, exposed, ready: Vec::new(), laid: Vec::new() })
+    }
+
+    /// Waits for the exchange that is under way beside the steps, if one is, keeps the mean until its time comes, and
+    /// reports the steps since it began. How long it has waited.
+    ///
+    /// # Errors
+    /// Those of the exchange.
+    pub(super) fn land(&mut self) -> Result<Duration> {
+        let Some(((mean, traffic), waited)) = self.gradient.land() else {
+            return Ok(Duration::ZERO);
+        };
+        let mut held = std::mem::take(&mut self.held);
+        let mut traffic = traffic?;
+        self.gradient.tell(&mut traffic, norm(&mean));
+        if let Some(local) = &mut self.local {
+            local.received = Some(mean);
+        }
+        if let Some(sent) = held.first_mut() {
+            (sent.traffic, sent.exposed) = (traffic, waited.as_secs_f64());
+        }
+        held.into_iter().try_for_each(|step| self.report(Report::Step(Box::new(step))))?;
+        Ok(waited)
+    }
+
+    /// Updates the outer weights of a fragment by the mean that has been received.
+    fn take_received(&mut self, fragment: usize) -> Result<()> {
+        let Some(local) = &mut self.local else { return Ok(()) };
+        let Some(mut mean) = local.received.take() else { return Ok(()) };
+        let place = local.place(&(fragment..fragment + 1));
+        let late = (&mut mean[..], &self.gradient.support);
+        local.update(&self.replica.params, late, place, true)?;
+        local.on_its_way = mean;
+        Ok(())
     }
 
     /// Before the first step that a rank takes by itself after some that exchanged gradients: the outer weights are
@@ -55,7 +113,7 @@ impl Worker {
         let first = step > 1 && self.session.steps.is_local(step);
         match &mut self.local {
             Some(local) if first && !self.session.steps.is_local(step - 1) => {
-                self.gradient.exchange.rescale(learning_rate as f32);
+                self.gradient.exchange_mut().rescale(learning_rate as f32);
                 local.begin(&self.replica.params)
             }
             _ => Ok(()),
@@ -68,7 +126,7 @@ impl Worker {
     /// # Errors
     /// As [`Local::begin`](crate::train::local::Local::begin).
     pub(super) fn swap_shown(&mut self, step: u64) -> Result<()> {
-        let within = !self.session.steps.meets(step);
+        let within = !self.session.steps.is_whole(step);
         match (&mut self.average, &mut self.local) {
             (Some(average), _) if average.updates > 0 => average.swap(&self.replica),
             (_, Some(local)) if within => local.swap(&self.replica.params),
@@ -77,18 +135,20 @@ impl Worker {
     }
 }
 
-/// Averages the vectors of the ranks' optimizers, and counts what that sends.
+/// Averages a place of the vectors of the ranks' optimizers, and counts what that sends.
 fn average(
     optimizer: &mut Optimizer,
+    place: &Range<usize>,
     collective: &mut dyn Collective,
     traffic: &mut Traffic,
 ) -> Result<()> {
     let group = traffic.legs.last().map_or(0, |leg| leg.group + 1);
     for vector in optimizer.vectors_mut() {
         let (sent, mut leg) = (Instant::now(), Leg::default());
+        let vector = &mut vector[place.clone()];
         collective.mean_f32(vector)?;
         (leg.group, leg.operation) = (group, Operation::Allreduce);
-        (leg.wire_bytes, leg.wait) = (size_of_val(&vector[..]) as u64, sent.elapsed());
+        (leg.wire_bytes, leg.wait) = (size_of_val(vector) as u64, sent.elapsed());
         traffic.wire_bytes += leg.wire_bytes;
         traffic.wait += leg.wait;
         traffic.legs.push(leg);

@@ -20,11 +20,12 @@ pub(super) struct Evaluated {
 }
 
 impl Worker {
-    /// Before a step: rank 0 decides for all ranks whether they save and stop at its end.
+    /// Before a step: rank 0 decides for all ranks whether they save and stop at its end, or at that of the step
+    /// in which what now leaves arrives.
     pub(super) fn decide(&mut self, step: u64) {
         let Session { recipe, steps, requests, .. } = &*self.session;
-        if self.position.rank() == 0 && steps.meets(step) {
-            self.save_policy.decide(step, &recipe.checkpoint, steps, requests);
+        if let (0, Some(then)) = (self.position.rank(), steps.agrees_on(step)) {
+            self.save_policy.decide(then, &recipe.checkpoint, steps, requests);
         }
     }
 
@@ -38,10 +39,11 @@ impl Worker {
             return Ok(());
         }
         let began = Instant::now();
+        self.land()?;
         if self.position.rank() == 0 {
             self.position.enter(Phase::WaitingForWriter);
             let patience = Duration::from_secs_f64(self.session.recipe.exchange.timeout);
-            self.save_policy.reserve(step, &self.session.requests, patience)?;
+            self.save_policy.reserve(&self.session.requests, patience)?;
         }
         self.position.enter(Phase::CopyingState);
         self.optimizer.catch_up(&self.replica.params, None)?;

@@ -22,6 +22,9 @@ const AVERAGE: &str = "average";
 /// A rank's weights within a round.
 const LOCAL_WEIGHTS: &str = "local/weights";
 
+/// The mean progress of a fragment, between its exchange and the update by it.
+const RECEIVED: &str = "outer/received";
+
 /// A rank's average of batch norm's statistics, all in one.
 const AVERAGE_BUFFERS: &str = "average/buffers";
 
@@ -37,10 +40,10 @@ impl Worker {
         if let Some(average) = &self.average {
             own.insert_flat(AVERAGE_BUFFERS, &average.buffers);
         }
-        own.insert_state("exchange", self.gradient.exchange.save());
+        own.insert_state("exchange", self.gradient.exchange().save());
         if self.local.is_some() {
             own.insert_state("local", self.named(&self.optimizer));
-            if !self.session.steps.meets(step) {
+            if !self.session.steps.is_whole(step) {
                 let weights = self.flat_weights()?;
                 own.insert_flat(LOCAL_WEIGHTS, &self.to_name_order(&weights));
             }
@@ -59,7 +62,7 @@ impl Worker {
     }
 
     fn to_name_order(&self, values: &[f32]) -> Vec<f32> {
-        self.gradient.exchange.layout().to_name_order(values)
+        self.gradient.exchange().layout().to_name_order(values)
     }
 
     /// The weights as they are, in the flat gradient's layout.
@@ -74,7 +77,7 @@ impl Worker {
         let mut weights = Tensors::default();
         for param in self.replica.params.iter() {
             let values = match &self.local {
-                Some(local) if !self.session.steps.meets(step) => {
+                Some(local) if !self.session.steps.is_whole(step) => {
                     local.weights[param.range.clone()].to_vec()
                 }
                 _ => param.update(|values| values.to_vec())?,
@@ -96,6 +99,9 @@ impl Worker {
             Some(local) => {
                 let mut outer = self.named(&local.outer);
                 outer.insert("updates", Entry::U64(vec![local.outer.steps()]));
+                if let Some(mean) = &local.received {
+                    outer.insert("received", Entry::F32(self.to_name_order(mean)));
+                }
                 optimizer.insert_state("outer", outer);
             }
         }
@@ -131,7 +137,7 @@ impl Worker {
             optimizer: &mut self.optimizer,
             local: self.local.as_mut(),
             average: self.average.as_mut(),
-            exchange: &mut self.gradient.exchange,
+            exchange: self.gradient.exchange_mut(),
         };
         state.restore(checkpoint, rank)?;
         (self.save_policy.best, self.save_policy.saved) =
@@ -192,6 +198,10 @@ impl State<'_> {
             set_vectors(&mut local.outer, (outer, "outer/"), layout, updates)
                 .context("the outer optimizer's state")?;
             local.begin(&self.replica.params)?;
+            if outer.0.contains_key(RECEIVED) {
+                let mean = outer.f32s(RECEIVED, &[layout.len()])?;
+                local.received = Some(layout.from_name_order(mean));
+            }
             if own.0.contains_key(LOCAL_WEIGHTS) {
                 let values = own.f32s(LOCAL_WEIGHTS, &[layout.len()])?;
                 let values = layout.from_name_order(values);
@@ -271,7 +281,7 @@ pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> 
     for (rank, end) in ends.into_iter().enumerate() {
         let mut exchange = exchange(recipe, &parts, session.steps.last_step(), &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;
-        let (mut optimizer, mut local) = optimizer(recipe, &parts, &replica)?;
+        let (mut optimizer, mut local) = optimizer(recipe, &parts, &replica, &exchange)?;
         let state = State {
             replica: &replica,
             optimizer: &mut optimizer,

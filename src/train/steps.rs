@@ -9,6 +9,7 @@ use crate::checkpoint::Progress;
 use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
 use gradwire_datasets::Sampler;
+use std::ops::Range;
 
 /// The steps that this process takes of a run, and their epochs.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,34 @@ struct Rounds {
     after: u64,
     /// Steps of a round.
     steps: u64,
+    /// Fragments of the weights, each of which is exchanged once in a round.
+    fragments: u64,
+    /// Steps from an exchange's beginning to the update by its mean.
+    delay: u64,
+}
+
+impl Rounds {
+    /// The last step before `step` at which a fragment is exchanged, or `after`; a step that exchanges gradients
+    /// where that is earlier.
+    fn sent_before(&self, step: u64) -> u64 {
+        let Self { after, steps, fragments, .. } = *self;
+        let before = step.saturating_sub(1);
+        if before <= after {
+            return before;
+        }
+        // The last of the places ⌊p·H/P⌋ of a round that is not beyond this one.
+        let place = (before - after) % steps;
+        let p = (u128::from(place + 1) * u128::from(fragments)).div_ceil(u128::from(steps)) - 1;
+        before - place + (p * u128::from(steps) / u128::from(fragments)) as u64
+    }
+
+    /// The fragment that is exchanged in `step`, the run's last left aside.
+    fn fragment(&self, step: u64) -> Option<usize> {
+        let due = step > self.after && self.sent_before(step + 1) == step;
+        let place = (step.saturating_sub(self.after) % self.steps) as u128;
+        let p = (place * u128::from(self.fragments)).div_ceil(u128::from(self.steps));
+        due.then(|| (p + u128::from(self.fragments) - 1) as usize % self.fragments as usize)
+    }
 }
 
 impl Steps {
@@ -60,7 +89,13 @@ impl Steps {
             last_step: recipe.train.max_steps.map_or(all, |max| max.min(all)),
             rounds: recipe
                 .is_local()
-                .then_some(Rounds { after: recipe.local.after, steps: recipe.local.steps }),
+                .then(|| (recipe.local, recipe.outer.unwrap_or_default()))
+                .map(|(local, outer)| Rounds {
+                    after: local.after,
+                    steps: local.steps,
+                    fragments: outer.fragments,
+                    delay: outer.delay,
+                }),
         })
     }
 
@@ -105,26 +140,76 @@ impl Steps {
         self.rounds.is_some_and(|rounds| step > rounds.after)
     }
 
-    /// Whether the ranks exchange something in `step`: gradients, or at the end of a round of local steps
-    /// how far they have come.
-    pub fn meets(&self, step: u64) -> bool {
-        self.rounds.is_none_or(|Rounds { after, steps }| {
-            step <= after || (step - after).is_multiple_of(steps) || step == self.last_step
-        })
+    /// The fragments whose progress leaves this rank at the end of `step`: at the run's last all.
+    pub fn leaves(&self, step: u64) -> Option<Range<usize>> {
+        let rounds = self.rounds.filter(|rounds| step > rounds.after)?;
+        if step == self.last_step {
+            return Some(0..rounds.fragments as usize);
+        }
+        rounds.fragment(step).map(|fragment| fragment..fragment + 1)
     }
 
-    /// The last step before `step` in which the ranks exchanged something, or 0.
+    /// Steps from `step`, in which something leaves this rank, to the update by what comes of it.
+    pub fn delay(&self, step: u64) -> u64 {
+        let rounds = self.rounds.filter(|rounds| rounds.fragment(step).is_some());
+        rounds.map_or(0, |rounds| rounds.delay.min(self.last_step.saturating_sub(step)))
+    }
+
+    /// The fragment by whose mean the weights are updated in `step`, delayed from an earlier step.
+    pub fn arrives(&self, step: u64) -> Option<usize> {
+        let rounds = self.rounds.filter(|rounds| rounds.delay > 0)?;
+        let sent = rounds.sent_before(step);
+        (sent + self.delay(sent) == step).then(|| rounds.fragment(sent)).flatten()
+    }
+
+    /// Whether something leaves this rank in `step`: its gradient, or how far it has come.
+    fn sends(&self, step: u64) -> bool {
+        !self.is_local(step) || self.leaves(step).is_some()
+    }
+
+    /// The last step before `step` in which something left this rank, or 0.
+    pub fn sent_before(&self, step: u64) -> u64 {
+        self.rounds.map_or(step.saturating_sub(1), |rounds| rounds.sent_before(step))
+    }
+
+    /// Whether `step` ends with the ranks having exchanged something: gradients, or how far they have come.
+    pub fn meets(&self, step: u64) -> bool {
+        step == self.last_step
+            || self.arrives(step).is_some()
+            || (self.sends(step) && self.delay(step) == 0)
+    }
+
+    /// The last step before `step` that [meets](Self::meets), or 0.
     pub fn met_before(&self, step: u64) -> u64 {
-        let before = step.saturating_sub(1);
-        match self.rounds {
-            Some(Rounds { after, steps }) if before > after => before - (before - after) % steps,
-            _ => before,
+        let Some(rounds) = self.rounds else { return step.saturating_sub(1) };
+        match rounds.sent_before(step.saturating_sub(rounds.delay)) {
+            sent if sent > rounds.after => sent + rounds.delay,
+            _ => rounds.after.min(step.saturating_sub(1)),
         }
+    }
+
+    /// Whether all ranks have the outer weights after `step`.
+    pub fn is_whole(&self, step: u64) -> bool {
+        let streams = self.rounds.filter(|rounds| rounds.fragments > 1 || rounds.delay > 0);
+        streams.map_or(self.meets(step), |rounds| step <= rounds.after || step == self.last_step)
+    }
+
+    /// The step that all ranks agree on what to do after, by what rank 0 has decided before its part in the
+    /// exchange that begins in `step`.
+    pub fn agrees_on(&self, step: u64) -> Option<u64> {
+        let then = step + self.delay(step);
+        (self.sends(step) && (then < self.last_step || step == self.last_step)).then_some(then)
     }
 
     /// Whether what is to be done every so many steps, where ranks meet, is due in `step`; 0 for never.
     pub fn is_due(&self, every: u64, step: u64) -> bool {
         every > 0 && self.meets(step) && step / every > self.met_before(step) / every
+    }
+
+    /// Whether what is to be told every so many steps is due in `step`, the first of them in which something
+    /// leaves this rank.
+    pub fn is_told(&self, every: u64, step: u64) -> bool {
+        every > 0 && self.sends(step) && step / every > self.sent_before(step) / every
     }
 
     /// Whether `step` is its epoch's last.
@@ -192,6 +277,71 @@ mod tests {
                 assert_eq!(rest.after(later), whole.after(later), "{step}, {later}");
                 assert_eq!(rest.epoch_of(later), whole.epoch_of(later));
                 assert_eq!(rest.ends_epoch(later), whole.ends_epoch(later));
+            }
+        }
+    }
+
+    /// Every round exchanges each fragment once, and what is asked of the steps agrees with that.
+    #[test]
+    fn fragments_take_turns() {
+        for (steps, fragments, delay, after) in [
+            (1, 1, 0, 0),
+            (7, 1, 0, 5),
+            (6, 2, 2, 0),
+            (7, 3, 1, 4),
+            (5, 5, 0, 3),
+            (16, 4, 3, 1),
+            (9, 1, 8, 0),
+        ] {
+            let case = format!("{steps} {fragments} {delay} {after}");
+            let mut recipe = recipe(1, 1, 1);
+            recipe.local.steps = steps;
+            recipe.local.after = after;
+            recipe.outer =
+                Some(crate::recipe::local::Outer { fragments, delay, ..Default::default() });
+            recipe.train.max_steps = Some(61);
+            let all = Steps::new(&recipe, 100, Progress::START).unwrap();
+            let last = all.last_step();
+            // From what the settings say: at which step which fragment leaves, and when its mean is taken.
+            let rounds = (0..).map(|round| after + round * steps).take_while(|start| *start < last);
+            let sent = rounds.flat_map(|start| {
+                (0..fragments).map(move |p| (start + (p + 1) * steps / fragments, p as usize))
+            });
+            let sent: Vec<(u64, usize)> = sent.filter(|(step, _)| *step < last).collect();
+            let (mut left, mut met) = (0, 0);
+            for step in 1..=last {
+                let now = sent.iter().find(|(at, _)| *at == step).map(|(_, p)| *p..*p + 1);
+                let leaves = if step == last { Some(0..fragments as usize) } else { now };
+                assert_eq!(
+                    all.leaves(step),
+                    leaves.clone().filter(|_| step > after),
+                    "{case}: {step}"
+                );
+                let arriving =
+                    |(at, _): &&(u64, usize)| delay > 0 && (at + delay).min(last) == step;
+                let arrives = sent.iter().find(arriving).map(|(_, p)| *p);
+                assert_eq!(all.arrives(step), arrives, "{case}: {step}");
+                let meets = step <= after
+                    || step == last
+                    || if delay > 0 { arrives.is_some() } else { leaves.is_some() };
+                assert_eq!(all.meets(step), meets, "{case}: {step}");
+                assert_eq!(
+                    (all.sent_before(step), all.met_before(step)),
+                    (left, met),
+                    "{case}: {step}"
+                );
+                if step <= after || leaves.is_some() {
+                    left = step;
+                    let then = all.agrees_on(step);
+                    assert!(then.is_none_or(|then| all.meets(then)), "{case}: {step}");
+                    assert!(then.is_some() || step + delay >= last, "{case}: {step}");
+                } else {
+                    assert_eq!(all.agrees_on(step), None, "{case}: {step}");
+                }
+                met = if meets { step } else { met };
+                let streams = fragments > 1 || delay > 0;
+                let whole = step <= after || step == last || (!streams && meets);
+                assert_eq!(all.is_whole(step), whole, "{case}: {step}");
             }
         }
     }

@@ -4,12 +4,12 @@ use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
 use crate::train::average::Average;
 use crate::train::gradient::GradientExchange;
-use crate::train::local::Local;
+use crate::train::local::{self, Local};
 use crate::train::optim::Optimizer;
 use crate::train::parts::Parts;
 use crate::train::position::LivePosition;
 use crate::train::replica::Replica;
-use crate::train::report::Report;
+use crate::train::report::{RankStep, Report};
 use crate::train::requests::SavePolicy;
 use crate::train::schedule::Schedule;
 use crate::train::session::Session;
@@ -45,6 +45,8 @@ pub(super) struct Worker {
     pub(super) optimizer: Optimizer,
     /// With local steps.
     pub(super) local: Option<Local>,
+    /// Reports of steps since the one whose exchange is on its way, from that on.
+    pub(super) held: Vec<RankStep>,
     /// Of the weights over the steps, if the recipe asks for one.
     pub(super) average: Option<Average>,
     pub(super) schedule: Schedule,
@@ -62,7 +64,7 @@ pub(super) fn exchange(
     replica: &mut Replica,
     collective: Box<dyn Collective>,
 ) -> Result<Exchange> {
-    let exchange = Exchange::with(
+    let mut exchange = Exchange::with(
         parts.scheme,
         recipe.exchange.wiring(),
         parts.policy.clone(),
@@ -70,6 +72,9 @@ pub(super) fn exchange(
         Run { seed: recipe.seed, steps: Some(steps) },
         collective,
     )?;
+    if let Some(outer) = recipe.outer.filter(|outer| outer.fragments > 1) {
+        local::divide(&mut exchange, outer.fragments)?;
+    }
     replica.params.arrange(exchange.layout())?;
     Ok(exchange)
 }
@@ -79,9 +84,10 @@ pub(super) fn optimizer(
     recipe: &Recipe,
     parts: &Parts<'_>,
     replica: &Replica,
+    exchange: &Exchange,
 ) -> Result<(Optimizer, Option<Local>)> {
     let correction = parts.policy.momentum();
-    let local = Local::new(recipe, correction, replica)?;
+    let local = Local::new(recipe, correction, replica, exchange)?;
     // Whoever exchanges weights needs all rows of a table as they are: none waits.
     let (correction, table) = match local {
         Some(_) => (0.0, None),
@@ -118,11 +124,12 @@ impl Worker {
         let exchange = exchange(recipe, &run_parts, steps.last_step(), &mut replica, collective)?;
         let faults = session.faults.clone();
         let spoils = move |step| faults.spoils_gradient(rank, step);
-        let (optimizer, local) = optimizer(recipe, &run_parts, &replica)?;
+        let (optimizer, local) = optimizer(recipe, &run_parts, &replica, &exchange)?;
         let mut worker = Self {
             gradient: GradientExchange::new(recipe, exchange, position.clone(), spoils),
             optimizer,
             local,
+            held: Vec::new(),
             average: Average::new(recipe.average, &replica)?,
             schedule: Schedule::new(
                 recipe.schedule.clone(),
@@ -158,8 +165,19 @@ impl Worker {
         } else {
             self.optimizer.catch_up(&self.replica.params, None)?;
         }
-        average.after_step(&self.replica, scheduled, steps.scheduled(steps.last_step()))?;
-        self.local.as_mut().map_or(Ok(()), |local| local.begin(&self.replica.params))
+        let (params, last) = (&self.replica.params, steps.scheduled(steps.last_step()));
+        match &mut self.local {
+            Some(local) if !steps.is_whole(step) => {
+                local.swap(params)?;
+                average.after_step(&self.replica, scheduled, last)?;
+                local.swap(params)
+            }
+            Some(local) => {
+                average.after_step(&self.replica, scheduled, last)?;
+                local.begin(params)
+            }
+            None => average.after_step(&self.replica, scheduled, last),
+        }
     }
 
     /// Compares the replicas' weights if it is due; they are equal bit for bit, or something is broken.
@@ -169,8 +187,17 @@ impl Worker {
             return Ok(());
         }
         self.optimizer.catch_up(&self.replica.params, None)?;
-        let hashes = self.replica.params.hashes()?;
-        if let Some(differs) = self.gradient.exchange.collective().compare(&hashes)? {
+        let within = self.local.as_mut().filter(|_| !self.session.steps.is_whole(step));
+        let hashes = match within {
+            Some(local) => {
+                local.swap(&self.replica.params)?;
+                let hashes = self.replica.params.hashes();
+                local.swap(&self.replica.params)?;
+                hashes?
+            }
+            None => self.replica.params.hashes()?,
+        };
+        if let Some(differs) = self.gradient.exchange_mut().collective().compare(&hashes)? {
             let name =
                 self.replica.params.iter().nth(differs.index).map_or("?", |p| p.name.as_str());
             let rank = differs.rank;

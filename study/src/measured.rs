@@ -122,9 +122,9 @@ pub struct OnLink {
     pub link: String,
     /// Bits per second.
     pub bandwidth: f64,
-    /// Median seconds of a step.
+    /// Median seconds of a step; in rounds of local steps the mean.
     pub step_seconds: f64,
-    /// Median seconds of a step that the link cost.
+    /// The same of what the link cost.
     pub exposed_seconds: f64,
     /// Seconds of all steps; evaluations are not charged.
     pub seconds: f64,
@@ -198,12 +198,12 @@ impl Measured {
     }
 
     fn on(&self, word: &str, replayed: &Replayed) -> OnLink {
-        let median = replayed.median();
+        let typical = replayed.typical();
         OnLink {
             link: word.into(),
             bandwidth: replayed.link.bandwidth,
-            step_seconds: median.seconds,
-            exposed_seconds: median.exposed,
+            step_seconds: typical.seconds,
+            exposed_seconds: typical.exposed,
             seconds: replayed.seconds(),
             at_losses: self.losses.iter().map(|point| replayed.at(point.step)).collect(),
             at_evaluations: self.evaluations.iter().map(|e| replayed.at(e.step)).collect(),

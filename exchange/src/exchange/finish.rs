@@ -21,21 +21,38 @@ impl Exchange {
     /// wrong.
     pub fn finish(&mut self, gradient: &[f32]) -> Result<Traffic> {
         self.check_length(gradient)?;
-        let refuse = |problem: &str| Err(Error::groups(problem));
-        let Some(Underway { step, mut traffic, received }) = self.underway.take() else {
-            return refuse("no step has begun that could end");
+        let missing = match &self.underway {
+            None => Some("no step has begun that could end".to_string()),
+            Some(underway) => (underway.received.iter().position(Option::is_none))
+                .map(|group| format!("the step ends before group {group} has been exchanged")),
         };
-        if let Some(group) = received.iter().position(Option::is_none) {
-            return refuse(&format!("the step ends before group {group} has been exchanged"));
+        match missing {
+            Some(problem) => {
+                self.underway = None;
+                Err(Error::groups(&problem))
+            }
+            None => self.end(gradient),
         }
-        let received: Vec<(Vec<Item>, Received)> = received.into_iter().flatten().collect();
+    }
+
+    /// As [`finish`](Self::finish), of the groups that have been exchanged: the buckets of the others sit the step out.
+    pub(super) fn end(&mut self, gradient: &[f32]) -> Result<Traffic> {
+        let underway = self.underway.take().expect("invariant: a step is under way");
+        let Underway { step, mut traffic, received } = underway;
         let (start, context) = (Stopwatch::start(), self.context(step));
-        self.learn_from_messages(context, &received, gradient)?;
+        // Of each bucket, whether it takes part.
+        let mut takes_part = vec![false; self.member.buckets.len()];
+        for (buckets, _) in self.groups.iter().zip(&received).filter(|(_, got)| got.is_some()) {
+            buckets.iter().for_each(|bucket| takes_part[*bucket] = true);
+        }
+        self.learn_from_messages(context, &received, gradient, &takes_part)?;
         self.route.end(step)?;
         // From here on nothing can fail.
-        self.commit(context, gradient, &mut traffic.gauges);
-        for (buffers, (_, received)) in self.member.buffers.iter_mut().zip(received) {
-            buffers.messages.keep(received.into_mine(context.rank));
+        self.commit(context, gradient, &takes_part, &mut traffic.gauges);
+        for (buffers, received) in self.member.buffers.iter_mut().zip(received) {
+            if let Some((_, received)) = received {
+                buffers.messages.keep(received.into_mine(context.rank));
+            }
         }
         if let Some(feedback) = &self.member.feedback {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
@@ -48,17 +65,19 @@ impl Exchange {
         Ok(traffic)
     }
 
-    /// Lets the compressors read, in order of bucket, what all ranks sent; nothing lasts yet.
+    /// Lets the compressors that take part read, in order of bucket, what all ranks sent; nothing lasts yet.
     fn learn_from_messages(
         &mut self,
         context: StepContext,
-        received: &[(Vec<Item>, Received)],
+        received: &[Option<(Vec<Item>, Received)>],
         means: &[f32],
+        takes_part: &[bool],
     ) -> Result<()> {
         if self.is_dense() {
             return Ok(());
         }
         let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
+        let received: Vec<&(Vec<Item>, Received)> = received.iter().flatten().collect();
         let opened = received.iter().map(|(items, received)| Opened::new(context, items, received));
         let opened = opened.collect::<Result<Vec<Opened<'_>>>>()?;
         // Of each bucket, in which group's message it was, and as which item.
@@ -68,7 +87,8 @@ impl Exchange {
                 sources[item.bucket] = Some((group, index));
             }
         }
-        for (bucket, source) in self.member.buckets.iter_mut().zip(sources) {
+        let buckets = self.member.buckets.iter_mut().zip(sources).zip(takes_part);
+        for ((bucket, source), _) in buckets.filter(|(_, takes_part)| **takes_part) {
             let mean = bucket.elements(means);
             let Some(compressor) = bucket.codec_mut() else { continue };
             match source {
@@ -81,13 +101,22 @@ impl Exchange {
 
     /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
     /// Gauges are of messages: steps of a warm-up have none.
-    fn commit(&mut self, context: StepContext, means: &[f32], gauges: &mut Vec<Gauge>) {
+    fn commit(
+        &mut self,
+        context: StepContext,
+        means: &[f32],
+        takes_part: &[bool],
+        gauges: &mut Vec<Gauge>,
+    ) {
         if let Some(feedback) = &mut self.member.feedback {
+            let idle = self.member.buckets.iter().zip(takes_part).filter(|(_, part)| !**part);
+            idle.for_each(|(bucket, _)| feedback.skip(bucket.range.clone()));
             Bucket::keep_unsent(&self.member.buckets, feedback);
         }
         let warm = self.is_warm(context.step);
         let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
-        for bucket in &mut self.member.buckets {
+        let buckets = self.member.buckets.iter_mut().zip(takes_part);
+        for (bucket, _) in buckets.filter(|(_, takes_part)| **takes_part) {
             let mean = bucket.elements(means);
             if let Some(compressor) = bucket.codec_mut() {
                 compressor.commit(&StepEnd { step: context.step, ranks: context.world_size, mean });

@@ -14,6 +14,9 @@ pub struct StepWork {
     pub after: f64,
     /// What is exchanged, in the order of the exchange; the same number of groups on every rank.
     pub groups: Vec<GroupWork>,
+    /// Steps that follow before the rank waits for what it sends here: 0 for an exchange that is part of the step, else
+    /// it begins at the step's end; the same on every rank.
+    pub delay: u64,
 }
 
 /// One collective of a step: what a group of buckets sends, encoded, exchanged and decoded as one.
@@ -74,6 +77,8 @@ pub struct Clock {
 struct Hands {
     wires: Wires,
     now: Vec<f64>,
+    /// Of an exchange beside the steps: the step at whose end it is waited for, and when each rank is through with it.
+    beside: Option<(u64, Vec<f64>)>,
 }
 
 impl Clock {
@@ -105,7 +110,7 @@ impl Clock {
 
 impl Hands {
     fn new(wires: Wires, ranks: usize) -> Self {
-        Self { wires, now: vec![0.0; ranks] }
+        Self { wires, now: vec![0.0; ranks], beside: None }
     }
 
     fn last(&self) -> f64 {
@@ -116,8 +121,18 @@ impl Hands {
         let began = self.last();
         self.wires.begin(step);
         let groups = ranks.first().map_or(0, |work| work.groups.len());
+        let delay = ranks.first().map_or(0, |work| work.delay);
+        let whole = |work: &StepWork| work.before + work.backward + work.after;
         // When each rank's exchange thread is free again.
         let mut exchange = self.now.clone();
+        if delay > 0 {
+            let ends = exchange.iter_mut().zip(ranks).zip(slow);
+            ends.for_each(|((end, work), slow)| *end += whole(work) * slow);
+        }
+        if let Some((_, through)) = &self.beside {
+            let both = exchange.iter_mut().zip(through).filter(|_| groups > 0);
+            both.for_each(|(free, through)| *free = free.max(*through));
+        }
         let mut sent = Vec::with_capacity(ranks.len());
         for group in 0..groups {
             sent.clear();
@@ -139,7 +154,15 @@ impl Hands {
         }
         for (rank, work) in ranks.iter().enumerate() {
             let computed = self.now[rank] + (work.before + work.backward) * slow[rank];
-            self.now[rank] = computed.max(exchange[rank]) + work.after * slow[rank];
+            let waits = if delay > 0 { computed } else { computed.max(exchange[rank]) };
+            self.now[rank] = waits + work.after * slow[rank];
+        }
+        if let Some((_, through)) = self.beside.take_if(|(due, _)| *due <= step) {
+            let both = self.now.iter_mut().zip(through);
+            both.for_each(|(now, through)| *now = now.max(through));
+        }
+        if delay > 0 && groups > 0 {
+            self.beside = Some((step + delay, exchange));
         }
         self.last() - began
     }

@@ -134,6 +134,30 @@ fn a_straggler_does_not_slow_a_separate_server() {
     assert!(close(seconds(Pattern::Sharded, None), 0.75));
 }
 
+/// An exchange beside the steps costs what the steps until it is waited for do not hide.
+#[test]
+fn what_is_exchanged_beside_the_steps_is_hidden_by_them() {
+    let sent = Sent { up: 1_000_000, ..Sent::default() };
+    let group = GroupWork { ready: 1.0, encode: 1e-4, sent, ..GroupWork::default() };
+    // The exchange takes 1 ms on the link, and 0.1 ms to encode; of four steps the first begins it.
+    let took = |delay, seconds: f64| {
+        let quiet = StepWork { before: seconds, after: seconds, ..StepWork::default() };
+        let sending = StepWork { groups: vec![group], delay, ..quiet.clone() };
+        let mut clock = Clock::new(&bare(0.0), Pattern::RingAllgather, 2, 0);
+        let steps = (1..=4).map(|step| if step == 1 { &sending } else { &quiet });
+        let took = (1..).zip(steps).map(|(n, work)| clock.step(n, &[work.clone(), work.clone()]));
+        let took: Vec<f64> = took.map(|took| took.seconds).collect();
+        (took, clock.now())
+    };
+    let (seconds, now) = took(0, 1e-4);
+    assert!(close(seconds[0], 1.3e-3) && close(now, 1.9e-3), "{seconds:?}");
+    let (seconds, now) = took(2, 1e-4);
+    assert!(close(seconds[0], 2e-4) && close(seconds[1], 2e-4), "nobody waits yet: {seconds:?}");
+    assert!(close(seconds[2], 9e-4) && close(now, 1.5e-3), "two steps hide 0.4 ms: {seconds:?}");
+    let (_, now) = took(2, 1e-3);
+    assert!(close(now, 8e-3), "long steps hide all of it");
+}
+
 /// Any link on which time is finite.
 fn links() -> impl Strategy<Value = Link> {
     let speed = (4.0..11.0f64).prop_map(|power| 10f64.powf(power));
@@ -164,7 +188,7 @@ fn works() -> impl Strategy<Value = Vec<StepWork>> {
             move |(before, backward, after)| {
                 prop::collection::vec(group.clone(), groups).prop_map(move |mut groups| {
                     groups.sort_by(|a, b| a.ready.total_cmp(&b.ready));
-                    StepWork { before, backward, after, groups }
+                    StepWork { before, backward, after, groups, delay: 0 }
                 })
             }
         });

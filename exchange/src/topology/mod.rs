@@ -441,6 +441,19 @@ impl Route {
         }
     }
 
+    /// Refuses steps in which some buckets sit out, where somebody else than the ranks learns from steps.
+    pub(crate) fn takes_parts(&self) -> Result<()> {
+        let topology = match self {
+            Route::Owners(_) => Topology::Sharded,
+            Route::Server(client) if client.learns() => Topology::Server,
+            _ => return Ok(()),
+        };
+        Err(topology.refuse(
+            "a downlink that is compressed is about whole steps, and not about one group of \
+             buckets; leave the downlink out",
+        ))
+    }
+
     /// The step has come to its end on this rank: what it owns may learn from it, if it can.
     pub(crate) fn end(&mut self, step: u64) -> Result<()> {
         if let Route::Owners(owners) = self { owners.end(step) } else { Ok(()) }

@@ -58,6 +58,8 @@ fn lock(server: &Mutex<Aggregator>) -> MutexGuard<'_, Aggregator> {
 
 /// One rank.
 pub(crate) struct Client {
+    /// Whether the downlink is compressed.
+    compresses: bool,
     /// On rank 0, what the server thinks with: to save and restore it.
     server: Option<Arc<Mutex<Aggregator>>>,
 }
@@ -66,18 +68,19 @@ impl Client {
     /// The rank at this end; rank 0 tells the server what to do.
     pub(super) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
         let rank = collective.rank();
+        let compresses = setup.wiring.downlink == Some(super::Downlink::Compressed);
         let Some(server) = collective.server() else {
             return Err(Topology::Server.refuse(
                 "this collective has no server in it; make the ranks' ends by `Topology::connect`",
             ));
         };
         if rank != 0 {
-            return Ok(Client { server: None });
+            return Ok(Client { compresses, server: None });
         }
         let aggregator =
             Arc::new(Mutex::new(Aggregator::new(setup, vec![true; setup.ranges.len()])));
         server.install(Box::new(Shared(aggregator.clone())));
-        Ok(Client { server: Some(aggregator) })
+        Ok(Client { compresses, server: Some(aggregator) })
     }
 
     /// As [`Route::average`](super::Route::average).
@@ -105,6 +108,11 @@ impl Client {
         let server = self.server.as_ref();
         group.leg.aggregate_cpu = server.map_or(Duration::ZERO, |server| lock(server).last_took());
         Ok(received)
+    }
+
+    /// Whether the server learns from steps.
+    pub(super) fn learns(&self) -> bool {
+        self.compresses
     }
 
     pub(super) fn save(&self, state: &mut State) {

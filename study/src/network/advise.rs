@@ -436,8 +436,10 @@ pub fn step_seconds(
     let Compute { before, backward, after } = *compute;
     let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
     let groups = measured.legs.iter().map(group).collect();
-    let work = StepWork { before, backward, after: after + learning, groups };
-    let alone = vec![StepWork { before, backward, after, groups: Vec::new() }; recipe.workers];
+    let delay = recipe.outer.map_or(0, |outer| outer.delay);
+    let work = StepWork { before, backward, after: after + learning, groups, delay };
+    let alone = StepWork { before, backward, after, ..StepWork::default() };
+    let alone = vec![alone; recipe.workers];
     let works = vec![work; recipe.workers];
     let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
     let steps = CLOCKED.next_multiple_of(measured.every);

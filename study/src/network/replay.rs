@@ -61,6 +61,8 @@ pub struct Replayed {
     pub steps: Vec<StepTime>,
     /// Seconds from the run's beginning to the end of each step; no evaluation in it.
     pub ends: Vec<f64>,
+    /// Whether some steps send nothing, because they are of a round of local steps.
+    pub in_rounds: bool,
 }
 
 impl Run {
@@ -132,7 +134,9 @@ impl Run {
             }
         }
         let pattern = self.shown_pattern(pattern_of(&self.header)?);
-        Ok(Replayed { link: link.clone(), pattern, steps, ends })
+        let mut rows = self.stretches.iter().flat_map(|stretch| &stretch.rows);
+        let in_rounds = rows.any(|row| row.up.first().is_some_and(Vec::is_empty));
+        Ok(Replayed { link: link.clone(), pattern, steps, ends, in_rounds })
     }
 
     /// How the run's collectives travelled: as its messages, unless all of them were another
@@ -160,9 +164,14 @@ impl Replayed {
         self.ends.last().copied().unwrap_or(0.0)
     }
 
-    /// Median seconds of a step, and of the part of it that the link cost. A run's first step warms
-    /// caches up and would spoil a mean.
-    pub fn median(&self) -> StepTime {
+    /// Median seconds of a step, and of the part of it that the link cost: a run's first step warms
+    /// caches up and would spoil a mean. In rounds of local steps, most of which send nothing, the mean.
+    pub fn typical(&self) -> StepTime {
+        if self.in_rounds {
+            let steps = self.steps.len().max(1) as f64;
+            let seconds = self.steps.iter().map(|took| took.seconds).sum::<f64>() / steps;
+            return StepTime { seconds, exposed: self.exposed() / steps };
+        }
         let median = |of: fn(&StepTime) -> f64| median(self.steps.iter().map(of)).unwrap_or(0.0);
         StepTime { seconds: median(|took| took.seconds), exposed: median(|took| took.exposed) }
     }
@@ -208,7 +217,7 @@ fn works(row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<StepWork
         });
         let learn = row.learn.get(rank).copied().map_or(0.0, codec);
         let (before, after) = (data + forward, learn + optimizer);
-        StepWork { before, backward, after, groups: groups.collect() }
+        StepWork { before, backward, after, groups: groups.collect(), delay: row.delay }
     };
     (0..row.compute.len()).map(rank_work).collect()
 }

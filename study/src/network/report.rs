@@ -40,9 +40,9 @@ pub struct Figures {
     pattern: &'static str,
     ranks: usize,
     steps: usize,
-    /// Median seconds of a step.
+    /// Median seconds of a step; in rounds of local steps the mean.
     step_seconds: f64,
-    /// Median seconds of a step that the link cost.
+    /// The same of what the link cost.
     exposed_seconds: f64,
     /// Seconds of all steps; evaluations are not charged.
     total_seconds: f64,
@@ -77,7 +77,7 @@ impl<'a> Report<'a> {
     }
 
     fn figures_of(&self, run: &Run, replay: &Replayed, word: &str) -> Figures {
-        let median = replay.median();
+        let typical = replay.typical();
         let evaluations = run.evaluations.iter();
         Figures {
             run: run.name(),
@@ -93,8 +93,8 @@ impl<'a> Report<'a> {
             },
             ranks: run.header.ranks,
             steps: replay.steps.len(),
-            step_seconds: median.seconds,
-            exposed_seconds: median.exposed,
+            step_seconds: typical.seconds,
+            exposed_seconds: typical.exposed,
             total_seconds: replay.seconds(),
             total_exposed_seconds: replay.exposed(),
             to_accuracy: self.targets.iter().map(|a| (*a, replay.seconds_to(run, *a))).collect(),

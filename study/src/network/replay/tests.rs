@@ -58,11 +58,16 @@ fn learning_is_the_codecs_and_not_computing() {
 #[test]
 fn the_median_of_two_steps_lies_between_them() {
     let took = |seconds: f64| StepTime { seconds, exposed: seconds / 4.0 };
-    let replayed = Replayed {
+    let mut replayed = Replayed {
         link: Link::with_bandwidth(1e9),
         pattern: Pattern::Server,
         steps: vec![took(1.0), took(2.0)],
         ends: vec![1.0, 3.0],
+        in_rounds: false,
     };
-    assert_eq!((replayed.median().seconds, replayed.median().exposed), (1.5, 0.375));
+    assert_eq!((replayed.typical().seconds, replayed.typical().exposed), (1.5, 0.375));
+    // A round of four steps, of which the last alone sends: the mean, which is not that of the others.
+    replayed.steps = [1.0, 1.0, 1.0, 5.0].map(took).into();
+    replayed.in_rounds = true;
+    assert_eq!((replayed.typical().seconds, replayed.typical().exposed), (2.0, 0.5));
 }
