@@ -47,6 +47,32 @@ def backward(module, rank, step, dtype=torch.float32):
     return loss.item()
 
 
+class Product(torch.nn.Module):
+    """Weights times inputs, and inputs that each rank takes to a power of its own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.randn(40, 20, device=DEVICE))
+
+    def forward(self, inputs, rank):
+        return self.weight * inputs ** (1 + rank)
+
+
+def as_pytorch_tests_its_hooks(rank, world_size, scheme, settings):
+    torch.manual_seed(2020)
+    inputs = torch.randn(40, 20).to(DEVICE)
+    found = []
+    for hooked in [False, True]:
+        ddp = DistributedDataParallel(Product())
+        if hooked:
+            state = gradwire.torch.State(scheme, parameters=ddp, **settings)
+            ddp.register_comm_hook(state, gradwire.torch.hook)
+        ddp(inputs, rank).mean().backward()
+        found.append(gradients(ddp))
+    return found
+
+
 def gradients(module):
     return _flat(one.grad for one in module.parameters())
 

@@ -59,6 +59,18 @@ def test_four_ranks_differ_from_ddp_by_the_order_of_three_additions():
         assert (apart <= 3 * numpy.finfo(numpy.float32).eps * size).all()
 
 
+@pytest.mark.parametrize(
+    "scheme, settings",
+    [("dense", {}), ("half", {}), ("half", {"format": "bf16"}),
+     ("qsgd", {"levels": 127, "norm": "linf", "block": 0, "dense_below": 0})],
+)
+def test_gradients_are_as_close_to_ddps_as_pytorch_asks_of_its_own_hooks(scheme, settings):
+    """Its allreduce, fp16 and quantisation of eight bits, on inputs that differ in size from rank to rank."""
+    for plain, hooked in run(jobs.as_pytorch_tests_its_hooks, 2, scheme, settings):
+        numpy.testing.assert_allclose(hooked, plain, rtol=1e-5, atol=0 if scheme == "dense" else 1e-4)
+        assert scheme == "dense" or not numpy.array_equal(hooked, plain)
+
+
 @pytest.mark.parametrize("scheme, settings", SCHEMES)
 def test_replicas_stay_bit_identical_and_learn(scheme, settings):
     ranks = run(jobs.train, 2, scheme, settings, 40)
