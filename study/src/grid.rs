@@ -398,7 +398,7 @@ mod tests {
     fn every_built_in_experiment_can_be_run_at_every_scale() {
         let all = Experiment::built_in();
         let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["aggregation", "casq", "dqsgd", "grace", "optquant", "sidco"]);
+        assert_eq!(names, ["aggregation", "casq", "dqsgd", "grace", "local", "optquant", "sidco"]);
         for (name, _) in all {
             let (_, experiment) = Experiment::load(&name).unwrap_or_else(|e| panic!("{e:#}"));
             let mut grids = BTreeMap::new();
