@@ -353,7 +353,7 @@ fn a_command_that_does_not_exist_is_found() {
 #[test]
 fn pages_show_the_verdicts_of_the_reports() {
     let read = |page: &str| fs::read_to_string(root().join(page)).unwrap();
-    let names = ["dqsgd", "casq", "optquant", "aggregation", "sidco", "grace"];
+    let names = ["dqsgd", "casq", "optquant", "aggregation", "sidco", "grace", "local"];
     let folders = names.map(|name| root().join(format!("docs/results/{name}-standard")));
     let said = report::claims(&Disk::default(), &folders).unwrap();
     let reproduce = read("docs/reproduce.md");
