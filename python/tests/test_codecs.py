@@ -56,14 +56,14 @@ def test_what_is_encoded_can_be_decoded_elsewhere(scheme):
 @pytest.mark.parametrize("scheme", CODECS)
 def test_error_feedback_keeps_what_was_not_sent(scheme):
     compressor = gradwire.Compressor(scheme)
-    sent = numpy.zeros(500)
-    given = numpy.zeros(500)
+    # The residual of `demo` is its momentum, which fades.
+    fades = 0.999 if scheme == "demo" else 1.0
+    left = numpy.zeros(500)
     for step in range(1, 6):
         gradient = laplace(500, step)
-        given += gradient
-        sent += compressor.decode(compressor.encode(gradient, step), 500)
+        left = fades * left + gradient
+        left -= compressor.decode(compressor.encode(gradient, step), 500)
     if "residual" in compressor.state():
-        left = given - sent
         assert numpy.allclose(left, compressor.state()["residual"], atol=1e-4)
 
 
