@@ -82,9 +82,12 @@ def step_scalars(event):
         yield "speed/samples_per_second", event["samples"] / event["seconds"]
     for phase in PHASES:
         yield f"phase/{phase}", event["phases"][phase]
-    yield "exchange/seconds", event["exchange_seconds"]
-    for key in ("exposed_seconds", "wire_bytes", "wire_bytes_total", "bits_per_parameter", "compression_ratio"):
-        yield f"exchange/{key}", event[key]
+    yield "exchange/wire_bytes_total", event["wire_bytes_total"]
+    # Within a round of local steps nothing is exchanged.
+    if event["wire_bytes"] > 0:
+        yield "exchange/seconds", event["exchange_seconds"]
+        for key in ("exposed_seconds", "wire_bytes", "bits_per_parameter", "compression_ratio"):
+            yield f"exchange/{key}", event[key]
     for key in ("uplink_bytes", "downlink_bytes"):
         if key in event:
             yield f"exchange/{key}", event[key]
