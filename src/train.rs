@@ -116,6 +116,7 @@ impl Worker {
         self.inspect_gradient(step)?;
         let learning_rate = self.schedule.at(self.session.steps.scheduled(step));
         let mut exchanged = if local {
+            self.refuse_unless_gradient_is_finite()?;
             self.begin_local_steps(step, learning_rate)?;
             self.gradient.nothing_sent()
         } else {

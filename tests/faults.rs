@@ -77,6 +77,17 @@ fn each_fault(scheme: &[&str]) {
     }
 }
 
+/// Within a round, in which nothing is exchanged.
+#[test]
+fn a_gradient_that_is_not_finite_stops_a_local_step() {
+    let program = Program::new();
+    let local = sets(&["local.steps=5"]);
+    let (code, error) = injected(&program, "nan:worker=3,step=12", &local);
+    assert_eq!(code, Some(1), "{error}");
+    let last = error.lines().last().unwrap_or_default();
+    says(last, &["worker 3, step 12", "rank 3", "non-finite gradient: parameter `"]);
+}
+
 #[test]
 fn a_damaged_plain_message_is_its_senders() {
     for scheme in ["scheme=dense", "scheme=powersgd"] {

@@ -46,10 +46,10 @@ SCHEMES = {
     "OptQuant-3": ["scheme=optquant", "scheme.bits=3"],
     "DQ-SGD": ["scheme=dqsgd"],
     "CASQ-2": ["scheme=casq", "scheme.bits=2"],
-    "dense, H = 4": ["local.steps=4"],
-    "dense, H = 16": ["local.steps=16"],
-    "top-k 1 %, 2 bits, H = 4": ["local.steps=4", *SPARSE],
-    "top-k 1 %, 2 bits, H = 16": ["local.steps=16", *SPARSE],
+    "dense H=4": ["local.steps=4"],
+    "dense H=16": ["local.steps=16"],
+    "top-k 1 % 2 bits H=4": ["local.steps=4", *SPARSE],
+    "top-k 1 % 2 bits H=16": ["local.steps=16", *SPARSE],
 }
 HOOKS = {"DDP": "none", "DDP fp16": "fp16", "DDP PowerSGD": "powersgd"}
 # Those of the Python package `gradwire`, which --python has to have.
@@ -131,7 +131,7 @@ def table(a, network, python):
         steps, modelled = ours(a, network, SCHEMES[name])
         seconds = [step["seconds"] for step in steps]
         # Most steps of a round send nothing.
-        middle = statistics.fmean if "H =" in name else statistics.median
+        middle = statistics.fmean if "H=" in name else statistics.median
         row(name, middle(seconds[1:]), modelled, reached(a, seconds, [step["loss"] for step in steps]),
             middle(step["wire_bytes"] for step in steps) / 1e6)
     for name in a.hooks:

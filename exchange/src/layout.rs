@@ -120,7 +120,7 @@ impl Layout {
     }
 
     /// The name of the parameter that holds a position, as it travels, and the position within.
-    pub(crate) fn name(&self, position: usize) -> (String, usize) {
+    pub fn name(&self, position: usize) -> (String, usize) {
         let (parameter, index) =
             self.locate(position).expect("invariant: every position lies in a parameter");
         (refusal::cut(&parameter.name).to_string(), index)

@@ -104,6 +104,20 @@ impl Worker {
         Ok(())
     }
 
+    /// Stops every rank before an update by this rank's own gradient if that is not finite, as an exchange of it would.
+    ///
+    /// # Errors
+    /// With the parameter and its element.
+    pub(super) fn refuse_unless_gradient_is_finite(&mut self) -> Result<()> {
+        let Some(position) = self.gradient.flat.iter().position(|value| !value.is_finite()) else {
+            return Ok(());
+        };
+        self.land()?;
+        let (parameter, element) = self.gradient.exchange().layout().name(position);
+        let reason = format!("non-finite gradient: parameter `{parameter}`, element {element}");
+        Err(self.gradient.abort(&reason))
+    }
+
     /// Before the first step that a rank takes by itself after some that exchanged gradients: the outer weights are
     /// those that all ranks have, and what was not sent of gradients will be sent as progress.
     ///

@@ -421,15 +421,18 @@ pub fn step_seconds(
     link: &Link,
 ) -> Result<f64> {
     let pattern = pattern_of(recipe)?;
+    // Each of a round's exchanges has a fragment.
+    let fragments = recipe.outer.map_or(1, |outer| outer.fragments);
+    let part = 1.0 / fragments as f64;
     let group = |leg: &MeasuredLeg| GroupWork {
         ready: 1.0,
-        encode: leg.encode,
-        decode: leg.decode,
+        encode: part * leg.encode,
+        decode: part * leg.decode,
         sent: Sent {
-            up: leg.up.round() as u64,
-            down: leg.down.round() as u64,
-            local: leg.local.round() as u64,
-            aggregate: leg.aggregate,
+            up: (part * leg.up).round() as u64,
+            down: (part * leg.down).round() as u64,
+            local: (part * leg.local).round() as u64,
+            aggregate: part * leg.aggregate,
         },
         pattern: Some(pattern.carrying(leg.operation)),
     };
@@ -437,14 +440,15 @@ pub fn step_seconds(
     let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
     let groups = measured.legs.iter().map(group).collect();
     let delay = recipe.outer.map_or(0, |outer| outer.delay);
-    let work = StepWork { before, backward, after: after + learning, groups, delay };
+    let work = StepWork { before, backward, after: after + part * learning, groups, delay };
     let alone = StepWork { before, backward, after, ..StepWork::default() };
     let alone = vec![alone; recipe.workers];
     let works = vec![work; recipe.workers];
     let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
     let steps = CLOCKED.next_multiple_of(measured.every);
+    let exchanges = |step| step * fragments / measured.every;
     for step in 1..=steps {
-        clock.step(step, if step.is_multiple_of(measured.every) { &works } else { &alone });
+        clock.step(step, if exchanges(step) > exchanges(step - 1) { &works } else { &alone });
     }
     Ok(clock.now() / steps as f64)
 }

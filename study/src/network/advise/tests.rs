@@ -2,6 +2,7 @@
 
 use super::*;
 use gradwire::recipe::Source;
+use gradwire::recipe::local::Outer;
 use gradwire_exchange::Policy;
 
 fn measured(wire_bytes: f64, encode: f64) -> SchemeCost {
@@ -68,6 +69,27 @@ fn a_step_of_local_steps_has_its_share_of_an_exchange() {
         let share = of(1) / every as f64;
         assert!((of(every) / share - 1.0).abs() < 1e-6, "{every}: {} {share}", of(every));
     }
+}
+
+/// With a latency every fragment costs one; what it sends is its part.
+#[test]
+fn a_round_in_fragments_pays_for_each_of_its_exchanges() {
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    let mut recipe = source.load().unwrap();
+    let cost = SchemeCost { every: 12, ..measured(1e6, 0.01) };
+    let mut of = |fragments, latency| {
+        recipe.outer = Some(Outer { fragments, ..Default::default() });
+        let mut link = Link::with_bandwidth(1e8);
+        (link.latency, link.jitter) = (latency, 0.0);
+        12.0 * step_seconds(&recipe, &Compute::default(), &cost, &link).unwrap()
+    };
+    let mut beyond = |fragments| of(fragments, 0.05) - of(fragments, 0.0);
+    let one = beyond(1);
+    for fragments in [2, 3, 5, 12] {
+        let ratio = beyond(fragments) / one;
+        assert!((ratio - fragments as f64).abs() < 1e-2, "{fragments}: {ratio}");
+    }
+    assert!((of(5, 0.0) / of(1, 0.0) - 1.0).abs() < 1e-2);
 }
 
 #[test]
