@@ -86,6 +86,13 @@ pub struct Selection {
         schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
     )]
     pub test_share: Option<f64>,
+    /// Hold out this share of the training samples, and test on them: the test set is left alone. Of a text the end; else
+    /// drawn by the recipe's seed. What settings are chosen by.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
+    )]
+    pub validation: Option<f64>,
 }
 
 impl Selection {
@@ -101,13 +108,15 @@ impl Selection {
                 return Err(Error::setting(field, &0, problem));
             }
         }
-        match self.test_share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
-            None => Ok(()),
-            Some(share) => {
+        let shares =
+            [("samples.test_share", self.test_share), ("samples.validation", self.validation)];
+        for (field, share) in shares {
+            if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
                 let problem = "write a share between 0 and 1, such as 0.1, or leave it out";
-                Err(Error::setting("samples.test_share", &share, problem))
+                return Err(Error::setting(field, &share, problem));
             }
         }
+        Ok(())
     }
 
     /// The share that is tested on, unless there is a test set.

@@ -41,6 +41,7 @@ mod error;
 #[cfg(feature = "fetch")]
 pub mod fetch;
 mod files;
+mod held_out;
 mod images;
 mod loader;
 mod look;

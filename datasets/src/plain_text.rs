@@ -368,7 +368,12 @@ mod tests {
 
     #[test]
     fn so_many_blocks_are_taken_from_the_beginning() {
-        let samples = Selection { train: Some(3), test: Some(1), test_share: Some(0.5) };
+        let samples = Selection {
+            train: Some(3),
+            test: Some(1),
+            test_share: Some(0.5),
+            ..Selection::default()
+        };
         let data = selected(TEXT.as_bytes(), samples, |_| {}).unwrap();
         assert_eq!((data.train.len(), data.test.len()), (3, 1));
         let all = loaded(TEXT.as_bytes(), |_| {}).unwrap();
@@ -412,7 +417,7 @@ mod tests {
             (None, Some(1.0), "between 0 and 1"),
             (None, Some(f64::NAN), "between 0 and 1"),
         ] {
-            let samples = Selection { train, test_share, test: None };
+            let samples = Selection { train, test_share, ..Selection::default() };
             let error = selected(TEXT.as_bytes(), samples, |_| {}).err().unwrap().to_string();
             assert!(error.contains(problem), "{error}");
         }

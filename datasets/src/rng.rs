@@ -15,6 +15,8 @@ pub(crate) enum Purpose {
     Augment = 2,
     /// The contents of a synthetic data set.
     Synthetic = 3,
+    /// Which training samples are tested on.
+    HoldOut = 4,
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -74,8 +74,9 @@ pub(super) fn header(started: &Started) -> String {
             .map(grouped);
     let table = table(started).head();
     let title = bold.apply_to(title(started));
+    let tested = if started.held_out { "held-out" } else { "test" };
     let samples =
-        format!("{parameters} parameters, {train} training and {test} test {unit}{made_up}");
+        format!("{parameters} parameters, {train} training and {test} {tested} {unit}{made_up}");
     let place = dim.apply_to(format!("record in {}", started.folder));
     let table = dim.apply_to(table.trim_end());
     let rules: String =

@@ -80,6 +80,10 @@ pub struct Started {
     pub train_samples: u64,
     /// Samples in the test set.
     pub test_samples: u64,
+    /// Whether the test set's place is taken by training samples that are held out: then every `test_…` of the record is
+    /// about them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held_out: bool,
     /// Samples of one step over all ranks.
     pub batch: u64,
     /// Epochs the run will end after.

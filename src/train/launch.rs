@@ -289,6 +289,7 @@ fn started(
         },
         train_samples: samples(data.train.len()),
         test_samples: samples(data.test.len()),
+        held_out: recipe.samples.validation.is_some(),
         batch: samples(recipe.workers * recipe.local_batch()),
         epochs: steps.epoch_of(steps.last_step()),
         steps_per_epoch: steps.steps_per_epoch(),

@@ -140,10 +140,12 @@ pub fn load(recipe: &Recipe, vocabulary: Option<&str>) -> Result<Data> {
     // Hidden, so that no `runs/out/*` takes it for runs.
     let scratch = recipe.record.out.join(".synthetic");
     let reading = Reading { scratch: &scratch, samples: recipe.samples, vocabulary };
-    recipe
-        .dataset
-        .load_as(&reading)
-        .with_context(|| format!("loading data set {}", recipe.dataset.name()))
+    let data = recipe.dataset.load_as(&reading);
+    data.and_then(|data| match recipe.samples.validation {
+        Some(share) => data.hold_out(share, recipe.seed),
+        None => Ok(data),
+    })
+    .with_context(|| format!("loading data set {}", recipe.dataset.name()))
 }
 
 /// The files that a data set was read from.

@@ -71,7 +71,7 @@ fn limits_take_the_first_images_and_read_no_further() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), 4);
     fs::remove_file(dir.path().join("data_batch_3.bin")).unwrap();
-    let samples = Selection { train: Some(6), test: Some(2), test_share: None };
+    let samples = Selection { train: Some(6), test: Some(2), ..Selection::default() };
     let data = selected(&config(dir.path()), samples).unwrap();
     assert_eq!(whole(&*data.train).labels, [0, 1, 2, 3, 4, 5]);
     assert_eq!(whole(&*data.test).labels, [0, 1]);
