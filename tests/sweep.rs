@@ -68,6 +68,36 @@ fn a_question_is_answered_by_one_command_and_can_be_edited() {
     assert!(row.contains("YES") && row.ends_with("≤ 40"), "{out}");
 }
 
+/// The best of a rate at which nothing is learned and of one that learns; where no value trains, the recipe's.
+#[test]
+fn each_arm_chooses_a_value_on_what_is_held_out() {
+    let program = Program::new();
+    let rates = ["--tune", "optimizer.learning_rate=0.000001,0.5", "--set", "train.max_steps=30"];
+    let tune = asked(&rates);
+    let planned = program.succeed(&[&tune[..], &["--dry-run"]].concat());
+    says(
+        &planned,
+        &["first 10 runs in which each arm chooses optimizer.learning_rate", "10 runs in"],
+    );
+    let (_, told) = program.outputs(&tune);
+    assert_eq!(told.matches("seed 0:").count(), 10, "{told}");
+    let folder = program.path("runs/out/small-sweep");
+    let of = |name: &str| {
+        let recipe = fs::read_to_string(folder.join(name).join("recipe.toml")).unwrap();
+        let has = |line: &str| recipe.lines().any(|there| there == line);
+        (has("learning_rate = 0.5"), has("validation = 0.1"))
+    };
+    assert_eq!(of("tuning/optimizer.learning_rate=0.5/fasttext/dense/seed-0"), (true, true));
+    for arm in ["dense", "topk-0.5", "sidco-0.1"] {
+        assert_eq!(of(&format!("fasttext/{arm}/seed-1")), (true, false), "{arm}");
+    }
+    let report = fs::read_to_string(folder.join("report.md")).unwrap();
+    says(&report, &["Chosen on held-out samples", "0.5 **(edge)**"]);
+    // Nothing is made again.
+    let (_, again) = program.outputs(&tune);
+    assert_eq!(again.matches("was there already").count(), 20, "{again}");
+}
+
 #[test]
 fn what_cannot_be_asked_is_refused_before_anything_is_made() {
     let program = Program::new();
@@ -83,6 +113,9 @@ fn what_cannot_be_asked_is_refused_before_anything_is_made() {
         (vec!["--over", "seed=1,2"], "--seeds"),
         (vec!["--ask", "bits per parameter at most 1 byte"], "is not measured in byte"),
         (vec!["--links", "1gbat"], "1gbat"),
+        (vec!["--tune", "optimizer.learning_rate=0.1"], "nothing to choose"),
+        (vec!["--tune", "optimizer.learning_rat=0.1,0.2"], "did you mean `learning_rate`"),
+        (vec!["--tune", "scheme.ratio=0.1,0.2"], "the arms differ in it"),
         (vec!["--set", "train.bach=3"], "did you mean `batch`"),
     ] {
         program.refuses(&asked(&more), 2, &[part]);

@@ -1,7 +1,7 @@
 //! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
 
 use crate::refused::Failure;
-use crate::signals::Signals;
+use crate::signals::{Signal, Signals};
 use crate::spinner::Spinner;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -19,6 +19,7 @@ use gradwire_study::results::{Outcome, Results, Ruling, Run, Verdict};
 use gradwire_study::runner::{Job, Notice};
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
+use gradwire_study::tuning::Tuning;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +38,10 @@ pub(super) struct Running {
     /// Only these arms, or tasks, or these arms on these tasks, by name; or task/arm
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
+    /// First let each arm choose the value of a setting, such as optimizer.learning_rate=0.05,0.1,0.2: one run for each
+    /// with a tenth of the training set held out, which it is tested on. The test set is used once, with what was chosen
+    #[arg(long, value_name = "PATH=V1,V2,…")]
+    pub(super) tune: Option<String>,
     /// Go on with runs that were stopped, from their last checkpoints, rather than begin them
     /// again; finished ones are never made twice
     #[arg(long)]
@@ -99,24 +104,42 @@ impl Running {
     /// Runs with seeds 1 to `seeds`.
     pub(super) fn of_seeds(seeds: u64, resume: bool, dry_run: bool, json: bool) -> Self {
         let (until_decided, only, quiet) = (false, Vec::new(), false);
-        Self { seeds: Some(seeds), until_decided, only, resume, dry_run, quiet, json }
+        Self { seeds: Some(seeds), until_decided, only, tune: None, resume, dry_run, quiet, json }
     }
 
     /// Runs an experiment, or shows what would be run.
     pub(super) fn run(&self, asked: &Asked) -> Result<ExitCode, Failure> {
         let Asked { name, experiment, scale, .. } = asked;
         let folder = asked.folder();
-        let plan = |seeds: Option<u64>, only: Vec<String>| {
-            let selection =
-                Selection { seeds, only, dir: asked.dir.clone(), sets: asked.sets.clone() };
-            let grid = Grid::plan(experiment, scale, &selection, &folder);
+        let tuning =
+            self.tune.as_deref().map(Tuning::parse).transpose().map_err(Failure::refused)?;
+        let all =
+            Selection { dir: asked.dir.clone(), sets: asked.sets.clone(), ..Selection::default() };
+        let plan = |experiment: &Experiment, selection: &Selection, folder: &Path| {
+            let grid = Grid::plan(experiment, scale, selection, folder);
             grid.with_context(|| format!("experiment {name}"))
         };
         let looks = self.looks();
         let seeds = looks.first().map(|seeds| *seeds as u64).or(self.seeds);
-        let grid = plan(seeds, self.only.clone()).map_err(Failure::refused)?;
+        let up_to = |seeds: u64| (1..=seeds).collect();
+        let mut selection = Selection { seeds: seeds.map(up_to), only: self.only.clone(), ..all };
         let requests = Arc::new(Requests::default());
         let silent = self.is_silent();
+        // What is claimed is not asked of the runs that choose.
+        let choosing = Experiment { claims: Vec::new(), ..experiment.clone() };
+        let trials = |tuning: &Tuning| -> Result<Vec<(PathBuf, Grid)>> {
+            let all = tuning.selections(&selection).map(|(value, selection)| {
+                let folder = folder.join("tuning").join(value);
+                Ok((folder.clone(), plan(&choosing, &selection, &folder)?))
+            });
+            all.collect()
+        };
+        let trials = tuning.as_ref().map(trials).transpose().map_err(Failure::refused)?;
+        let mut grid = plan(experiment, &selection, &folder).map_err(Failure::refused)?;
+        if let Some((tuning, trials)) = tuning.as_ref().zip(trials.as_ref()).filter(|_| !silent) {
+            let runs: usize = trials.iter().map(|(_, grid)| grid.wanted().count()).sum();
+            println!("first {runs} runs in which each arm chooses {}", tuning.path());
+        }
         if self.dry_run || (asked.announced && !silent) {
             show_plan(&self.job(asked, &grid, &requests))?;
             if self.until_decided {
@@ -133,31 +156,50 @@ impl Running {
         }
         let then = ", with a checkpoint of the run";
         let signals = Signals::listen(&requests.stop_flag(), false, Some(then))?;
-        let run = |grid: &Grid| {
-            let all = grid.wanted().count();
-            if !silent && !asked.announced {
-                eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
+        let run = |job: &Job<'_>| {
+            let all = job.grid.wanted().count();
+            if !silent && !(asked.announced && job.folder == folder) {
+                eprintln!("{name}, {}: {all} runs in {}", scale.name(), job.folder.display());
             }
-            self.job(asked, grid, &requests).run(|news| {
+            job.run(|news| {
                 if !silent {
                     tell(news, all);
                 }
             })
         };
-        let mut results = run(&grid)?;
+        if let Some((tuning, trials)) = tuning.as_ref().zip(trials) {
+            let mut tried = Vec::new();
+            for (folder, grid) in trials {
+                let job = self.job(asked, &grid, &requests);
+                tried.push(run(&Job { experiment: &choosing, folder, ..job })?);
+            }
+            if !requests.stopping() {
+                selection.tuned = Some(tuning.chosen(&tried));
+                grid = plan(experiment, &selection, &folder)?;
+            }
+        }
+        let stopped = |signal: &Signal| {
+            eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
+            ExitCode::from(signal.exit_code)
+        };
+        if let Some(signal) =
+            signals.heard().filter(|_| tuning.is_some() && selection.tuned.is_none())
+        {
+            return Ok(stopped(&signal));
+        }
+        let mut results = run(&self.job(asked, &grid, &requests))?;
         for seeds in looks.iter().skip(1) {
             let open = undecided(experiment, &results, &self.only);
             if open.is_empty() || requests.stopping() {
                 break;
             }
-            results = run(&plan(Some(*seeds as u64), open)?)?;
+            selection = Selection { seeds: Some(up_to(*seeds as u64)), only: open, ..selection };
+            let grid = plan(experiment, &selection, &folder)?;
+            results = run(&self.job(asked, &grid, &requests))?;
         }
         self.show(&results, &folder, asked.target);
         Ok(match signals.heard().filter(|_| !is_complete(&results)) {
-            Some(signal) => {
-                eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
-                ExitCode::from(signal.exit_code)
-            }
+            Some(signal) => stopped(&signal),
             None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
             None => ExitCode::SUCCESS,
         })

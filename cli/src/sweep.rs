@@ -3,11 +3,12 @@
 use crate::changes::TrainingChanges;
 use crate::grid::{Asked, Running};
 use crate::refused::Failure;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use gradwire::recipe::Recipe;
 use gradwire_study::question::Question;
 use gradwire_study::sweep::{Over, Sweep as Grid};
+use gradwire_study::tuning::Tuning;
 use std::process::ExitCode;
 
 /// Seeds that a sweep is made with, unless it is said.
@@ -66,12 +67,23 @@ impl Sweep {
         }
         let sweep = Grid {
             recipe,
-            over: self.over.iter().map(|over| Over::parse(over)).collect::<Result<_>>()?,
+            over: self
+                .over
+                .iter()
+                .map(|over| Over::parse("--over", over))
+                .collect::<Result<_>>()?,
             questions: self.ask.iter().map(|ask| Question::parse(ask)).collect::<Result<_>>()?,
             baseline: self.baseline,
             links: self.links,
             seeds: self.running.seeds.unwrap_or(SEEDS),
         };
+        if let Some(tune) = &self.running.tune {
+            let path = Tuning::parse(tune)?.path().to_string();
+            ensure!(
+                !sweep.over.iter().any(|over| over.path() == path),
+                "--tune {path}: the arms differ in it; leave out one of --tune and --over"
+            );
+        }
         let asked = Asked::of_sweep(typed, &sweep, None)?;
         let mut notes: Vec<String> = Vec::new();
         for note in sweep.recipes()?.iter().filter_map(|recipe| source.batch_note(recipe)) {

@@ -58,7 +58,11 @@ impl TimeToAccuracy {
         let typed = Recipe::from_table(recipe.clone())?;
         let sweep = Sweep {
             recipe,
-            over: self.over.iter().map(|over| Over::parse(over)).collect::<Result<_>>()?,
+            over: self
+                .over
+                .iter()
+                .map(|over| Over::parse("--over", over))
+                .collect::<Result<_>>()?,
             questions: Vec::new(),
             baseline: None,
             links: Vec::new(),

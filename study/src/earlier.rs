@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_would_be_lost() {
-        let grid = Grid { tasks: Vec::new(), arms: Vec::new(), runs: Vec::new() };
+        let grid = Grid { tasks: Vec::new(), arms: Vec::new(), runs: Vec::new(), tuned: None };
         let lost = |text: &str| EarlierResults::parse(text.into()).lost(&grid, &[]);
         assert_eq!(lost("{}"), None);
         assert_eq!(lost(r#"{"title": "nothing yet", "runs": []}"#), None);

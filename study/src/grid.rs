@@ -1,7 +1,7 @@
 //! From an experiment and a scale to the recipes of its runs.
 
 use crate::experiment::{Choice, Experiment, Setting, replace};
-use crate::results::Run;
+use crate::results::{Run, Tuned};
 use crate::scale::Scale;
 use anyhow::{Result, bail, ensure};
 use gradwire::checkpoint::Progress;
@@ -17,8 +17,8 @@ use toml::{Table, Value};
 /// What of an experiment is run, and with which changes.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// How many seeds, from 1; absent for the scale's own.
-    pub seeds: Option<u64>,
+    /// The seeds; absent for the scale's own.
+    pub seeds: Option<Vec<u64>>,
     /// Tasks and arms, by name with or without values: those arms on those tasks. `task/arm` adds
     /// this one. Empty for all.
     pub only: Vec<String>,
@@ -26,6 +26,8 @@ pub struct Selection {
     pub dir: Option<String>,
     /// `path=value` pairs that change every recipe.
     pub sets: Vec<String>,
+    /// What has been chosen for each arm.
+    pub tuned: Option<Tuned>,
 }
 
 impl Selection {
@@ -62,6 +64,8 @@ pub struct Grid {
     pub arms: Vec<Choice>,
     /// In the order of seeds, tasks and arms: what is cut short has compared something.
     pub runs: Vec<PlannedRun>,
+    /// What had been chosen for each arm.
+    pub(super) tuned: Option<Tuned>,
 }
 
 impl Grid {
@@ -170,7 +174,7 @@ impl Grid {
         let mut arms = experiment.arm_choices();
         arms.retain(|arm| tasks.iter().any(|task| setting.trains(task, arm)));
         selection.check(setting, &tasks, &arms)?;
-        let seeds = selection.seeds.map_or_else(|| setting.seeds.clone(), |n| (1..=n).collect());
+        let seeds = selection.seeds.as_ref().unwrap_or(&setting.seeds).clone();
         let more = setting.seeds.iter().copied().filter(|seed| !seeds.contains(seed));
         let planner = Planner { experiment, setting, selection, out };
         let mut runs = Vec::new();
@@ -210,7 +214,7 @@ impl Grid {
         if let Some((_, error)) = refused.pop() {
             return Err(error);
         }
-        let grid = Self { tasks, arms, runs };
+        let grid = Self { tasks, arms, runs, tuned: selection.tuned.clone() };
         grid.can_be_timed(experiment, scale)?;
         Ok(grid)
     }
@@ -310,7 +314,10 @@ impl Planner<'_> {
         let on_the_task = |name: &str| name.contains('/') && arm.matches_on(task, name);
         layers.extend(setting.arm.iter().filter(|(name, _)| on_the_task(name)).map(|(_, own)| own));
         layers.push(&own);
-        Recipe::layered(layers, &self.selection.sets)
+        let mut sets = self.selection.sets.clone();
+        let tuned = self.selection.tuned.as_ref();
+        sets.extend(tuned.and_then(|tuned| tuned.set(&task.label.name, &arm.label.name)));
+        Recipe::layered(layers, &sets)
     }
 
     fn recipe(&self, table: &Table, steps: i64) -> Result<Recipe> {
@@ -464,7 +471,11 @@ mod tests {
         let experiment = Experiment::parse(TINY).unwrap();
         let three = |names: &[&str]| {
             let sets = vec!["train.epochs=1".to_string()];
-            plan(&experiment, "quick", &Selection { seeds: Some(3), sets, ..only(names) })
+            plan(
+                &experiment,
+                "quick",
+                &Selection { seeds: Some(vec![1, 2, 3]), sets, ..only(names) },
+            )
         };
         for (names, wanted) in [
             (&["few-4/dense"][..], 3),

@@ -56,4 +56,5 @@ mod sheet;
 pub mod statistics;
 pub mod sweep;
 pub mod timings;
+pub mod tuning;
 pub mod verdict;

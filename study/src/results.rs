@@ -49,6 +49,9 @@ pub struct Results {
     /// How fast schemes encode and decode gradients that runs recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timings: Vec<Timing>,
+    /// The setting that was chosen for each arm before, if one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuned: Option<Tuned>,
     /// How many times the verdicts are looked at: 1, or as many as `--until-decided` may look.
     #[serde(default = "once")]
     pub looks: usize,
@@ -101,6 +104,42 @@ pub struct Timing {
     pub encode: Spread,
     /// Seconds of decoding one message and adding it up.
     pub decode: Spread,
+}
+
+/// A setting whose value was chosen for each arm on samples of the training set that were held out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tuned {
+    /// Its path in the recipe.
+    pub path: String,
+    /// The share of the training set that was held out.
+    pub share: f64,
+    /// The seed of the runs that it was chosen by.
+    pub seed: u64,
+    /// What each arm of each task chose.
+    pub arms: Vec<TunedArm>,
+}
+
+/// What an arm chose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TunedArm {
+    /// The task's name.
+    pub task: String,
+    /// The arm's name.
+    pub arm: String,
+    /// What it chose from.
+    pub tried: Vec<Tried>,
+    /// The value; none where no run finished, and the recipe's own stays.
+    pub chosen: Option<String>,
+}
+
+/// A value that was tried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// As a recipe has it.
+    pub value: String,
+    /// Accuracy on what was held out, as a fraction, or minus the loss where a text is continued; none where the run did
+    /// not finish.
+    pub found: Option<f64>,
 }
 
 /// A name for folders and files, and a label for people.

@@ -402,6 +402,7 @@ impl Job<'_> {
             runs,
             others: earlier.others(self.grid),
             timings: earlier.timings.clone(),
+            tuned: self.grid.tuned.clone(),
             looks: self.looks,
             verdicts: Vec::new(),
         };

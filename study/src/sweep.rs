@@ -33,27 +33,32 @@ pub struct Sweep {
 /// A path of a recipe and the values that it takes in turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Over {
-    path: String,
-    values: Vec<Value>,
+    pub(crate) path: String,
+    pub(crate) values: Vec<Value>,
 }
 
 impl Over {
-    /// Reads `scheme=dense,topk` or `scheme.ratio=0.1,0.01`.
+    /// Reads `scheme=dense,topk` or `scheme.ratio=0.1,0.01`, given to `flag`.
     ///
     /// # Errors
     /// When there is no `=`, or no value.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub fn parse(flag: &str, text: &str) -> Result<Self> {
         let (path, values) = text.split_once('=').with_context(|| {
-            format!("--over {text:?} has no '='; write --over scheme=dense,topk")
+            format!("{flag} {text:?} has no '='; write {flag} optimizer.learning_rate=0.1,0.2")
         })?;
         let values = split_values(values);
-        ensure!(!values.is_empty(), "--over {text:?} names no value");
+        ensure!(!values.is_empty(), "{flag} {text:?} names no value");
         let path = path.trim();
         ensure!(
             path != "seed",
-            "--over seed: runs of an arm differ in nothing else; write --seeds N"
+            "{flag} seed: runs of an arm differ in nothing else; write --seeds N"
         );
         Ok(Self { path: path.strip_suffix(".kind").unwrap_or(path).to_string(), values })
+    }
+
+    /// The path.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     /// Whether runs that differ in it are tasks of their own: what is trained, on what, by how many.
@@ -290,7 +295,7 @@ mod tests {
         let source = Source { recipe: Some("ag-news-dense".into()), ..Source::default() };
         let sweep = Sweep {
             recipe: source.table()?,
-            over: over.iter().map(|over| Over::parse(over)).collect::<Result<_>>()?,
+            over: over.iter().map(|over| Over::parse("--over", over)).collect::<Result<_>>()?,
             questions: questions.iter().map(|ask| Question::parse(ask)).collect::<Result<_>>()?,
             baseline: None,
             links: vec!["100mbit".into()],

@@ -21,7 +21,7 @@ mod words;
 use crate::decision::{LOOKS, SIDE};
 use crate::experiment;
 use crate::plot::{Format, Page};
-use crate::results::{COLLECTED, Results, Ruling};
+use crate::results::{COLLECTED, Results, Ruling, Tuned};
 use anyhow::{Context, Result, ensure};
 use document::{Block, Cell, Plot, Table, Tone};
 use gradwire::disk::Disk;
@@ -195,6 +195,10 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Vec<Block> {
         blocks.push(Block::Heading(2, heading.into()));
         blocks.push(Block::Table(verdict_table(results)));
     }
+    if let Some(tuned) = &results.tuned {
+        blocks.push(Block::Heading(2, "Chosen on held-out samples".into()));
+        blocks.push(Block::Table(tuned_table(tuned)));
+    }
     for task in tasks {
         blocks.push(Block::Heading(2, task.label.label.clone()));
         blocks.push(Block::Facts(settings::facts(task)));
@@ -231,6 +235,41 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Vec<Block> {
     }
     blocks.extend(provenance::section(results));
     blocks
+}
+
+/// What each arm chose, and from what.
+fn tuned_table(tuned: &Tuned) -> Table {
+    let values = tuned.arms.iter().flat_map(|arm| &arm.tried).map(|tried| &tried.value);
+    let values: Vec<&String> = words::counted(values).into_iter().map(|(value, _)| value).collect();
+    let columns = ["task".into(), "arm".into()].into_iter();
+    let columns = columns.chain(values.iter().map(|value| format!("#{value}")));
+    let columns: Vec<String> = columns.chain(["chosen".into()]).collect();
+    let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
+    for arm in &tuned.arms {
+        let found = |value: &&String| {
+            let found = arm.tried.iter().find(|tried| tried.value == **value)?.found?;
+            Some(if found < 0.0 { format!("{:.4}", -found) } else { percent(found) })
+        };
+        let chosen = match (&arm.chosen, arm.is_at_the_edge()) {
+            (None, _) => Cell::from("none trains: the recipe's own"),
+            (Some(value), false) => Cell::from(value.as_str()),
+            (Some(value), true) => {
+                Cell { badge: Some("edge".into()), ..Cell::from(value.as_str()) }
+            }
+        };
+        let row = [arm.task.as_str(), &arm.arm].map(Cell::from).into_iter();
+        let row = row.chain(values.iter().map(|value| Cell::or_none(found(value))));
+        table.rows.push(row.chain([chosen]).collect());
+    }
+    table.note = format!(
+        "Accuracy, or the loss where a text is continued, of one run for each {} with {} of the training set held out, \
+         which it was tested on, and seed {}, which no run below has. What is below was trained on the whole training \
+         set, and looked at the test set once. Edge: the best may lie beyond what was tried.",
+        tuned.path,
+        percent(tuned.share),
+        tuned.seed
+    );
+    table
 }
 
 /// What is claimed beside what was measured.
