@@ -16,7 +16,8 @@ pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Re
     let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
     let slow = slow_start(recipe, session.steps.steps_per_epoch(), session.steps.last_step());
     let twice = twice(&session.parts(), recipe);
-    let all = [altered(session), cut(recipe, samples), slow, single, twice, scarce];
+    let never = uncompressed(recipe, session.steps.last_step());
+    let all = [altered(session), cut(recipe, samples), slow, never, single, twice, scarce];
     Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())
 }
 
@@ -61,6 +62,18 @@ fn slow_start(recipe: &Recipe, steps_per_epoch: u64, steps: u64) -> Option<Strin
             0.1 * steps / steps_per_epoch as f64
         )
     })
+}
+
+/// About first steps that cross uncompressed and are all of the run.
+fn uncompressed(recipe: &Recipe, steps: u64) -> Option<String> {
+    let first = recipe.policy().warmup_steps.filter(|first| *first > 0 && *first >= steps)?;
+    let needed = recipe.optimizer.definition().policy().warmup_steps.is_some();
+    let key = if needed { "optimizer.warmup_steps" } else { "policy.warmup_steps" };
+    Some(format!(
+        "{key} = {first} lets all {steps} steps of the run cross uncompressed, so that nothing of the scheme is seen; write \
+         {key} = {} for a tenth of the run",
+        steps / 10
+    ))
 }
 
 /// About a momentum on top of that of a scheme whose residual is one.
@@ -118,6 +131,16 @@ mod tests {
             "{warning}"
         );
         assert!(slow_start(&rising, 391, 150).unwrap().contains("all 150 steps"));
+
+        let dense = recipe(&["scheme=topk", "policy.warmup_steps=50"]);
+        assert_eq!(uncompressed(&dense, 51), None);
+        let warning = uncompressed(&dense, 50).unwrap();
+        assert!(
+            warning.contains("all 50 steps") && warning.contains("warmup_steps = 5 "),
+            "{warning}"
+        );
+        let onebit = recipe(&["scheme=onebit", "optimizer={kind='onebit-adam'}"]);
+        assert!(uncompressed(&onebit, 9).unwrap().starts_with("optimizer.warmup_steps = 100"));
 
         let few = recipe(&["scheme.ratio=1e-6"]);
         assert_eq!(single(&few, 2_000_000), None);

@@ -50,6 +50,9 @@ pub struct Measured {
     /// Steps over which the learning rate rises at the beginning; 0 in results of earlier versions.
     #[serde(default)]
     pub warmup_steps: u64,
+    /// Steps at the beginning that cross uncompressed; 0 in results of earlier versions.
+    #[serde(default)]
+    pub uncompressed_steps: u64,
     /// The run in figures.
     pub summary: Summary,
     /// Bytes one rank has sent in all, however many ranks there were.
@@ -175,6 +178,7 @@ impl Measured {
             batch: started.batch,
             planned_steps: started.steps,
             warmup_steps: (recipe.schedule.warmup() * started.steps_per_epoch as f64).ceil() as u64,
+            uncompressed_steps: recipe.policy().warmup_steps.unwrap_or(0),
             sent: before.sent(summary.wire_bytes),
             losses: losses(&steps, &sent),
             gauges: gauges(&steps),

@@ -184,15 +184,17 @@ struct SeedNumbers {
     planned: usize,
     /// Runs among those that the numbers are of whose build had changes that no commit holds.
     dirty: usize,
-    /// Steps of the runs, where none of them has left its warm-up.
+    /// Steps of the runs, where none of them has left the warm-up of its learning rate.
     warmup: Option<u64>,
+    /// Steps of the arm's runs, where none of them compressed anything.
+    uncompressed: Option<u64>,
 }
 
-/// The steps of these runs, if all of them end before the learning rate has risen to what the recipe says.
-fn warmup<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<u64> {
+/// The steps of these runs, if all of them end within the first steps that `first` counts.
+fn within<'a>(runs: impl Iterator<Item = &'a Run>, first: fn(&Measured) -> u64) -> Option<u64> {
     let mut steps = None;
     for measured in runs.filter_map(|run| run.measured.as_ref()) {
-        if measured.planned_steps > measured.warmup_steps || measured.warmup_steps == 0 {
+        if measured.planned_steps > first(measured) || first(measured) == 0 {
             return None;
         }
         steps = Some(measured.planned_steps);
@@ -229,7 +231,9 @@ impl SeedNumbers {
         if others.as_ref().is_some_and(Vec::is_empty) {
             found.planned = 0;
         }
-        found.warmup = warmup(own.iter().chain(others.iter().flatten()).copied());
+        let both = own.iter().chain(others.iter().flatten()).copied();
+        found.warmup = within(both, |run| run.warmup_steps);
+        found.uncompressed = within(own.iter().copied(), |run| run.uncompressed_steps);
         let timings: Vec<&Timing> = results.timings.iter().filter(|t| t.task == task).collect();
         for run in own.iter().filter(|run| run.outcome.is_finished()) {
             let other = others.as_ref().map(|others| {
@@ -451,6 +455,12 @@ fn rule(
             "{} cannot tell it from chance: at least {} are needed",
             seeds(estimated.seeds()),
             claim.seeds
+        ));
+    }
+    if let Some(steps) = found.uncompressed {
+        return untestable(format!(
+            "its runs end inside the first steps that cross uncompressed, after {steps} steps: train longer, or set \
+             policy.warmup_steps"
         ));
     }
     if let Some(steps) = found.warmup.filter(|_| claim.measure.is_of_learning()) {

@@ -135,6 +135,23 @@ fn runs_that_end_inside_the_warm_up_give_no_answer() {
     assert_eq!(ruling(runs).0, Ruling::Reproduced);
 }
 
+/// Of an arm that never compressed nothing is known, not even its bits.
+#[test]
+fn runs_that_compress_nothing_give_no_answer() {
+    let mut runs = against(&[0.9, 0.901, 0.899]);
+    for run in &mut runs {
+        let measured = run.measured.as_mut().unwrap();
+        (measured.planned_steps, measured.uncompressed_steps) = (150, 200);
+    }
+    let mut bits = claim("");
+    (bits.measure, bits.at_least, bits.at_most) = (Measure::BitsPerParameter, None, Some(1.0));
+    let verdict = judged(&bits, &results(runs.clone()));
+    assert_eq!(verdict.ruling, Ruling::NotTestable);
+    assert!(verdict.why.contains("cross uncompressed, after 150 steps"), "{}", verdict.why);
+    runs[0].measured.as_mut().unwrap().planned_steps = 201;
+    assert_eq!(judged(&bits, &results(runs)).ruling, Ruling::Reproduced);
+}
+
 /// 1,000 parameters at 8 bits in place of 3: 625 bytes more in a packet of 1,448, seven times a step.
 #[test]
 fn messages_can_be_charged_with_other_bits() {
