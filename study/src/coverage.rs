@@ -24,7 +24,7 @@ pub fn counts<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; 4] {
 }
 
 /// How many verdicts there are over all `results`, by the kind of claim and by experiment, as Markdown
-/// tables, and how many of them chance alone gets wrong at most, on average: each decided row errs with
+/// tables, and how many of them chance alone gets wrong at most, on average: each tested row errs with
 /// [`SIDE`]. Claims of no kind are not counted.
 pub fn counted(results: &[Results]) -> String {
     let mut text = table("claims");
@@ -53,15 +53,13 @@ fn line(words: &str, results: &[Results], is_counted: impl Fn(&Verdict) -> bool)
         of.verdicts.iter().filter(|verdict| is_counted(verdict)).cloned().collect()
     };
     // A name of a group is one experiment's own.
-    let (mut sums, mut decided) = ([0; 4], 0);
+    let (mut sums, mut tested) = ([0; 4], 0);
     for rows in results.iter().map(rows) {
         let counts = counts(rows.iter());
         sums = std::array::from_fn(|i| sums[i] + counts[i]);
-        let is_decided =
-            |of: &&Verdict| matches!(of.ruling, Ruling::Reproduced | Ruling::Contradicted);
-        decided += rows.iter().filter(is_decided).count();
+        tested += rows.iter().filter(|of| of.ruling != Ruling::NotTestable).count();
     }
-    let ([a, b, c, d], wrong) = (sums, decided as f64 * SIDE);
+    let ([a, b, c, d], wrong) = (sums, tested as f64 * SIDE);
     match a + b + c + d {
         0 => String::new(),
         _ => format!("| {words} | {a} | {b} | {c} | {d} | {wrong:.2} |\n"),
@@ -127,10 +125,10 @@ mod tests {
         let text = counted(&[of("one", first), of("two", second)]);
         for line in [
             "| what the papers say of their methods | 1 | 1 | 0 | 0 | 0.15 |",
-            "| about other methods | 0 | 0 | 1 | 0 | 0.00 |",
-            "| all | 1 | 1 | 1 | 0 | 0.15 |",
+            "| about other methods | 0 | 0 | 1 | 0 | 0.05 |",
+            "| all | 1 | 1 | 1 | 0 | 0.20 |",
             "| `one` | 1 | 0 | 0 | 0 | 0.10 |",
-            "| `two` | 0 | 1 | 1 | 0 | 0.05 |",
+            "| `two` | 0 | 1 | 1 | 0 | 0.10 |",
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }

@@ -74,9 +74,9 @@ pub(super) fn in_unit(value: f64, unit: Unit) -> String {
 }
 
 /// A mean with its interval in short, the unit once: `-1.00 (-2.00 to +0.00) points`.
-pub(super) fn in_short(measured: &Interval, unit: Unit) -> String {
-    let (mean, word) = in_parts(measured.mean, unit);
-    let ends = measured.ends.map(|ends| ends.map(|end| in_parts(end, unit).0));
+pub(super) fn in_short(measured: &Interval, verdict: &Verdict) -> String {
+    let (mean, word) = in_parts(measured.mean, verdict.unit);
+    let ends = measured.ends.map(|ends| ends.map(|end| end_in_parts(end, verdict).0));
     let ends = ends.map_or_else(String::new, |[low, high]| format!(" ({low} to {high})"));
     format!("{mean}{ends}{word}")
 }
@@ -91,31 +91,51 @@ fn in_parts(value: f64, unit: Unit) -> (String, &'static str) {
     }
 }
 
+/// An end of an interval likewise. One that looks like a bound and is not it stands as `>1×` or `<1×`, for the ruling
+/// hangs on it.
+fn end_in_parts(end: f64, verdict: &Verdict) -> (String, &'static str) {
+    let (text, word) = in_parts(end, verdict.unit);
+    let is_zero = |text: &str| text.trim_start_matches(['+', '-']).parse() == Ok(0.0);
+    for bound in verdict.bounds.into_iter().flatten().filter(|bound| *bound != end) {
+        let (there, _) = in_parts(bound, verdict.unit);
+        if there == text || (is_zero(&there) && is_zero(&text)) {
+            return (format!("{}{there}", if end < bound { '<' } else { '>' }), word);
+        }
+    }
+    (text, word)
+}
+
 /// What was measured for a verdict, with its interval where there is one.
 pub(super) fn mean_and_ends(verdict: &Verdict) -> Option<String> {
-    let unit = verdict.unit;
     match verdict.tasks.as_slice() {
-        [] => Some(with_ends(&verdict.measured?, unit)),
-        tasks => Some(tasks.iter().map(|on| on_task(on, unit)).collect::<Vec<_>>().join("; ")),
+        [] => Some(with_ends(&verdict.measured?, verdict)),
+        tasks => Some(tasks.iter().map(|on| on_task(on, verdict)).collect::<Vec<_>>().join("; ")),
     }
 }
 
 /// A mean with its interval where there is one.
-fn with_ends(measured: &Interval, unit: Unit) -> String {
+fn with_ends(measured: &Interval, verdict: &Verdict) -> String {
     let Interval { mean, ends, seeds } = measured;
-    let format = |value: &f64| in_unit(*value, unit);
+    let mean = in_unit(*mean, verdict.unit);
     match ends {
-        Some([low, high]) => {
-            format!("{} ({} to {}, {seeds} seeds)", format(mean), format(low), format(high))
-        }
-        None => format(mean),
+        Some(ends) => format!("{mean} ({}, {seeds} seeds)", both(*ends, verdict)),
+        None => mean,
     }
 }
 
+/// Both ends of an interval, each with its unit.
+fn both(ends: [f64; 2], verdict: &Verdict) -> String {
+    let [low, high] = ends.map(|end| {
+        let (number, word) = end_in_parts(end, verdict);
+        number + word
+    });
+    format!("{low} to {high}")
+}
+
 /// What was measured on one of several tasks.
-fn on_task(on: &OnTask, unit: Unit) -> String {
+fn on_task(on: &OnTask, verdict: &Verdict) -> String {
     match &on.measured {
-        Some(measured) => format!("{}: {}", on.task, with_ends(measured, unit)),
+        Some(measured) => format!("{}: {}", on.task, with_ends(measured, verdict)),
         None => format!("{}: nothing", on.task),
     }
 }
@@ -123,11 +143,10 @@ fn on_task(on: &OnTask, unit: Unit) -> String {
 /// What was measured for a verdict, and its interval; of pairs, how they vary together.
 pub(super) fn measured(verdict: &Verdict) -> Cell {
     let Some(Interval { mean, ends, seeds }) = verdict.measured else { return Cell::none() };
-    let format = |value| in_unit(value, verdict.unit);
     let mut below = match ends {
-        Some([low, high]) => {
+        Some(ends) => {
             let sure = percent(verdict.confidence);
-            format!("{sure}: {} to {}, {seeds} seeds", format(low), format(high))
+            format!("{sure}: {}, {seeds} seeds", both(ends, verdict))
         }
         None => "one seed, so no interval".into(),
     };
@@ -136,9 +155,9 @@ pub(super) fn measured(verdict: &Verdict) -> Cell {
         below += &format!(", paired{}", r.unwrap_or_default());
     }
     for other in verdict.tasks.iter().skip(1) {
-        below += &format!(". {}", on_task(other, verdict.unit));
+        below += &format!(". {}", on_task(other, verdict));
     }
-    Cell { below, ..Cell::from(format(mean)) }
+    Cell { below, ..Cell::from(in_unit(mean, verdict.unit)) }
 }
 
 /// How many claims got each verdict, how many of the verdicts chance alone may have got wrong, and what
@@ -147,7 +166,7 @@ pub fn chance(results: &Results) -> String {
     let count = |ruling| results.verdicts.iter().filter(|v| v.ruling == ruling).count();
     let counts =
         Ruling::ALL.map(|ruling| format!("{} {}", count(ruling), results.in_words(ruling)));
-    let decided = count(Ruling::Reproduced) + count(Ruling::Contradicted);
+    let tested = results.verdicts.len() - count(Ruling::NotTestable);
     let looks = match results.looks {
         0 | 1 => String::new(),
         looks => format!(", all {looks} looks together"),
@@ -161,11 +180,11 @@ pub fn chance(results: &Results) -> String {
         _ => " Seeds added by hand are one more look, and err more often than that.",
     };
     format!(
-        "{}. A verdict of the first two kinds is wrong with a probability of at most {}{looks}: of \
-         these {decided}, chance alone gets at most {} wrong on average.{again}",
+        "{}. Each claim that is tested is called reproduced or contradicted wrongly with a probability of at most {}{looks}: \
+         of these {tested}, chance alone gets at most {} wrong on average.{again}",
         counts.join(", "),
         percent(SIDE),
-        three_digits(decided as f64 * SIDE)
+        three_digits(tested as f64 * SIDE)
     )
 }
 
@@ -236,8 +255,20 @@ mod tests {
         assert_eq!(cell.text, "-1.00 points");
         assert_eq!(cell.below, "90 %: -2.00 points to +0.00 points, 3 seeds, paired (r = 0.50)");
         assert_eq!(bounds(&verdict), "≥ -0.50 points");
-        let short = in_short(&verdict.measured.unwrap(), verdict.unit);
+        let short = in_short(&verdict.measured.unwrap(), &verdict);
         assert_eq!(short, "-1.00 (-2.00 to +0.00) points");
+        let close = |ends, bounds, unit| {
+            let measured = Some(Interval { mean: ends, ends: Some([ends; 2]), seeds: 3 });
+            let verdict = Verdict { measured, bounds, unit, ..verdict.clone() };
+            end_in_parts(ends, &verdict).0
+        };
+        let least = [Some(1.0), None];
+        assert_eq!(close(1.0004, least, Unit::Factor), ">1×");
+        assert_eq!(
+            [close(1.0, least, Unit::Factor), close(1.2, least, Unit::Factor)],
+            ["1×", "1.2×"]
+        );
+        assert_eq!(close(-0.00004, [None, Some(0.0)], Unit::Points), "<+0.00");
         let on = |task: &str, mean: f64| OnTask {
             task: task.into(),
             measured: Some(Interval { mean, ends: None, seeds: 1 }),
@@ -262,7 +293,7 @@ mod tests {
         assert!(text.starts_with(
             "3 reproduced, 1 contradicted at this scale, 1 undecided, 1 not testable at this scale."
         ));
-        assert!(text.contains("of these 4, chance alone gets at most 0.2 wrong"), "{text}");
+        assert!(text.contains("of these 5, chance alone gets at most 0.25 wrong"), "{text}");
         assert!(text.ends_with("--until-decided pays for its looks."), "{text}");
         results.looks = 3;
         let text = chance(&results);
