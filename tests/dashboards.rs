@@ -118,11 +118,8 @@ fn a_run_says_what_it_is_trained_with() {
 #[test]
 fn what_is_usual_has_no_column() {
     let out = tempfile::tempdir().unwrap();
-    let source = gradwire::recipe::Source {
-        sets: vec!["train.batch=7".into(), "optimizer.learning_rate=0.25".into()],
-        ..Default::default()
-    };
-    let recipe = source.load().unwrap();
+    let sets = ["train.batch=7", "optimizer.learning_rate=0.25"];
+    let recipe = gradwire::recipe::Source::of(sets).load().unwrap();
     let record = create(out.path(), &recipe.to_toml().unwrap());
     let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
     let columns = settings_of(&starts[0]);

@@ -277,7 +277,7 @@ mod tests {
         let out = tempfile::tempdir().unwrap();
         let (disk, run) = (Disk::default(), out.path().join("run"));
         fs::create_dir(&run).unwrap();
-        let recipe = Source { recipe: None, flags: Vec::new(), sets: Vec::new() }.load().unwrap();
+        let recipe = Source::default().load().unwrap();
         fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
         fs::write(run.join(record::METRICS), "").unwrap();
 

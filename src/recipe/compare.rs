@@ -157,8 +157,7 @@ mod tests {
     use super::*;
 
     fn recipe(sets: &[&str]) -> Recipe {
-        let sets = sets.iter().map(ToString::to_string).collect();
-        Source { sets, ..Source::default() }.load().unwrap()
+        Source::of(sets.iter().copied()).load().unwrap()
     }
 
     fn objections(old: &[&str], new: &[&str]) -> Vec<String> {

@@ -250,7 +250,7 @@ fn in_toml(value: &Value) -> Option<String> {
 }
 
 /// The values that a schema allows, in words.
-fn values(of: &Value) -> String {
+pub(super) fn values(of: &Value) -> String {
     let several = alternatives(of);
     if let (Some((key, _)), 2..) = (several.first().and_then(|one| tag(one)), several.len())
         && several.iter().all(|one| tag(one).is_some())

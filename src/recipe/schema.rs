@@ -11,11 +11,15 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 
 /// The parts of a recipe that are chosen by name: `scheme = "topk"` is short for
 /// `[scheme] kind = "topk"`.
 pub(super) const CHOSEN_BY_NAME: [&str; 6] =
     ["dataset", "model", "scheme", "optimizer", "schedule", "average"];
+
+/// [`Recipe::schema`], made once.
+pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(Recipe::schema);
 
 /// The schema of a file that serde reads as a `T`. It has no references, so that each key has
 /// everything about it in one place, and nothing is null, which TOML has not.
@@ -336,8 +340,7 @@ mod tests {
                 Some((list, key)) => format!("{list}=[{{ rank = 0, {} = {value} }}]", &key[1..]),
             };
             let beside = self.beside().into_iter().map(str::to_string);
-            let sets = self.with.iter().cloned().chain(beside).chain([said]).collect();
-            Source { sets, ..Source::default() }.load().is_ok()
+            Source::of(self.with.iter().cloned().chain(beside).chain([said])).load().is_ok()
         }
 
         /// Says of values within the bounds and just outside whether a recipe should take them.
