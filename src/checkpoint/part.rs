@@ -2,10 +2,11 @@
 
 use super::tensors::Tensors;
 use gradwire_datasets::Normalisation;
+use serde::{Deserialize, Serialize};
 
 /// One rank's state at the end of a step: copied there, so that training goes on while it is
 /// written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
     /// Who.
     pub rank: usize,
@@ -14,7 +15,8 @@ pub struct Part {
     /// What is this rank's own: `buffers/…`, `average/buffers`, `exchange/…`; with local steps its optimizer's
     /// vectors and, within a round, its weights, `local/…`.
     pub own: Tensors,
-    /// What all ranks share; rank 0 hands it in.
+    /// What all ranks share; rank 0 hands it in, which is in the process that writes.
+    #[serde(skip)]
     pub shared: Option<Shared>,
     /// Seconds that the rank's next step was held up by this.
     pub stall: f64,

@@ -1,7 +1,6 @@
 //! What a worker saves: the best and the last model, its part of a checkpoint.
 
 use crate::checkpoint::{self, Score};
-use crate::record::Warning;
 use crate::train::position::Phase;
 use crate::train::report::Report;
 use crate::train::requests::Decision;
@@ -101,7 +100,7 @@ impl Worker {
             "the best model before stays"
         };
         let message = format!("{error:#}; training goes on, and {then}");
-        self.report(Report::Warning(Warning { step: Some(step), message }))
+        self.report(Report::Warning(Some(step), message))
     }
 
     fn save_model(&self, which: &str, step: u64, test: Option<Score>) -> Result<()> {

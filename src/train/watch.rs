@@ -1,14 +1,12 @@
 //! The watch over the workers: who is at work, who shows no progress, what went wrong first.
 
-use crate::checkpoint::Part;
 use crate::cluster::{ControlMessage, Job, decode};
-use crate::record::Warning;
 use crate::train::failure::{Failure, RunFailure};
 use crate::train::position::{LivePosition, Phase, Position};
 use crate::train::relay::WorkerMessage;
 use crate::train::report::Report;
 use crate::train::session::Session;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -121,35 +119,29 @@ impl<'a> Watch<'a> {
         let ControlMessage::Report(report) = decode(message).with_context(whose)? else {
             return Ok(None);
         };
-        let report = WorkerMessage::read(&report).with_context(whose)?;
-        let its_own = |rank: usize| {
-            let known = rank == from && self.job.leads();
-            known.then_some(()).with_context(|| format!("process {from} reports of worker {rank}"))
-        };
-        Ok(match report {
-            WorkerMessage::Step(step) => {
-                its_own(step.rank)?;
-                self.elsewhere[step.rank] = Position::at(step.step + 1, Phase::Unreported);
-                Some(Report::Step(step))
-            }
-            WorkerMessage::Warning(step, message) => {
-                Some(Report::Warning(Warning { step, message }))
-            }
-            WorkerMessage::Part(part) => {
-                let part = Part::try_from(part)?;
-                its_own(part.rank)?;
-                Some(Report::Part(Box::new(part)))
+        match decode(&report.0).with_context(whose)? {
+            WorkerMessage::Report(report) => {
+                let rank = match &report {
+                    Report::Step(step) => step.rank,
+                    Report::Part(part) => part.rank,
+                    _ => from,
+                };
+                ensure!(
+                    rank == from && self.job.leads(),
+                    "process {from} reports of worker {rank}"
+                );
+                if let Report::Step(step) = &report {
+                    self.elsewhere[rank] = Position::at(step.step + 1, Phase::Unreported);
+                }
+                return Ok(Some(report));
             }
             WorkerMessage::Failed(reports) => {
-                self.told[from] = true;
                 reports.into_iter().for_each(|report| self.fail(report.into()));
-                None
             }
-            WorkerMessage::Done => {
-                self.told[from] = true;
-                None
-            }
-        })
+            WorkerMessage::Done => {}
+        }
+        self.told[from] = true;
+        Ok(None)
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -210,7 +202,7 @@ impl<'a> Watch<'a> {
             "worker {rank} shows no progress: {position}, for {:.1?}; the others: {others}{waiting}",
             position.elapsed(),
         );
-        Some(Report::Warning(Warning { step: Some(position.step), message }))
+        Some(Report::Warning(Some(position.step), message))
     }
 
     /// All of this process have ended: gives up a process that does not tell how it ended.
@@ -248,7 +240,7 @@ impl<'a> Watch<'a> {
              launcher ends a job like that when one of its processes has died; if it does, the last \
              checkpoint can be gone on from"
         );
-        Some(Report::Warning(Warning { step: Some(position.step), message }))
+        Some(Report::Warning(Some(position.step), message))
     }
 
     /// Leaves behind those whose threads have not stopped; a warning for each.
@@ -262,7 +254,7 @@ impl<'a> Watch<'a> {
                 let message = format!(
                     "worker {rank} has not stopped: {position}, for {since:.1?}; left behind"
                 );
-                Report::Warning(Warning { step: Some(position.step), message })
+                Report::Warning(Some(position.step), message)
             })
             .collect()
     }
