@@ -57,9 +57,6 @@ use worker::Worker;
 
 impl Worker {
     /// Trains to the run's last step, or until the run is asked to stop.
-    ///
-    /// # Errors
-    /// The first thing that goes wrong, here or on another rank.
     fn train(&mut self) -> Result<()> {
         let last = self.session.steps.last_step();
         for step in self.session.steps.first_step()..=last {

@@ -137,13 +137,11 @@ impl Record {
     }
 
     /// The run's folder; checkpoints and models belong in it too.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// The run in figures, up to the last event recorded.
-    #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
     }

@@ -46,13 +46,11 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Bits of a loss for each byte of the test text, where a text is continued.
-    #[must_use]
     pub fn bits_per_byte(&self, loss: f64) -> Option<f64> {
         self.data.bytes_per_token.map(|bytes| loss / LN_2 / bytes)
     }
 
     /// How many batches the test set is evaluated in.
-    #[must_use]
     pub fn batches(&self) -> usize {
         self.data.test.len().div_ceil(self.saved.recipe.evaluation_batch())
     }

@@ -98,9 +98,6 @@ pub(super) fn optimizer(
 
 impl Worker {
     /// Builds the replica, the loader and the exchange, and restores what the run goes on from.
-    ///
-    /// # Errors
-    /// When the recipe does not fit the data, or the checkpoint not the recipe.
     pub(super) fn new(parts: WorkerParts) -> Result<Self> {
         let WorkerParts { session, number_on_machine, collective, reports, from, position } = parts;
         let Session { recipe, data, steps, .. } = &*session;

@@ -33,9 +33,6 @@ pub(in crate::record) struct Trial {
 
 impl Trial {
     /// The trial of the run in `folder` that begins at this time, in seconds since the Unix epoch.
-    ///
-    /// # Errors
-    /// When the resolved recipe is no TOML.
     pub(in crate::record) fn new(resolved: &str, folder: &Path, time: f64) -> Result<Self> {
         let recipe: Table = resolved.parse().context("the resolved recipe is no TOML")?;
         let name = recipe.get("record").and_then(|record| record.get("name"));
