@@ -59,7 +59,6 @@ pub(super) struct Train {
 }
 
 impl Train {
-    /// Trains.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let faults = Faults::parse(self.inject.as_deref().unwrap_or_default());
         let faults = faults.map_err(Failure::refused)?;
@@ -72,7 +71,7 @@ impl Train {
         let job = job.map_err(Failure::refused)?;
         if job.is_shared() {
             // The launcher's number takes the place of the recipe's; flags and --set come after it.
-            source.flags.insert(0, ("workers", Value::Integer(job.processes() as i64)));
+            source.flags.insert(0, ("workers", Value::Integer(job.processes as i64)));
         }
         if !job.leads() {
             // Whether and where the run goes on is process 0's business.
@@ -243,7 +242,7 @@ fn follow(job: Job, own: Option<Result<Recipe>>, disk: Disk, faults: Faults) -> 
         Err(error) if error.is::<RunFailure>() => (false, ExitCode::FAILURE),
         // Process 0 may never hear of anything else.
         Err(error) => {
-            let named = error.context(format!("process {}", job.process()));
+            let named = error.context(format!("process {}", job.process));
             (false, tell(&named, ExitCode::FAILURE))
         }
     };

@@ -1,5 +1,6 @@
 //! What the ranks hand in for a checkpoint.
 
+use super::manifest::Manifest;
 use super::tensors::Tensors;
 use gradwire_datasets::Normalisation;
 use serde::{Deserialize, Serialize};
@@ -29,17 +30,8 @@ pub struct Shared {
     pub weights: Tensors,
     /// The optimizer's vectors; with local steps the outer one's, `outer/…`.
     pub optimizer: Tensors,
-    /// The updates the optimizer has made.
-    pub updates: u64,
-    /// The learning rate of the step.
-    pub learning_rate: f64,
-    /// The merit of the best model that is saved.
-    pub best: Option<f64>,
-    /// The test accuracy after this very step, if it was evaluated.
-    pub test_accuracy: Option<f64>,
-    /// How good the model is after this very step: its test accuracy, or where a text is continued its test loss,
-    /// negated.
-    pub merit: Option<f64>,
+    /// Of the manifest the optimizer's updates, the learning rate, how good the model is and the best one was.
+    pub manifest: Manifest,
     /// What the pixels of its data were normalised by, for images.
     pub normalisation: Option<Normalisation>,
 }

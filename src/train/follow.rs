@@ -87,7 +87,7 @@ fn told(job: &Job, error: Error) -> Error {
     if error.is::<RunFailure>() {
         return error;
     }
-    let failure = Failure::new(job.process(), Position::start(), error);
+    let failure = Failure::new(job.process, Position::start(), error);
     let report = WorkerMessage::Failed(vec![FailureReport::from(&failure)]);
     // Whether or not it can be written down, the error itself is what counts.
     let _ = report.message().and_then(|message| job.write(0, &message));

@@ -76,7 +76,7 @@ pub fn train_observed(
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
     let steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
-    session.faults.check(session.recipe.workers, steps.last_step())?;
+    session.faults.check(session.recipe.workers, steps.last_step)?;
     job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();
@@ -145,7 +145,7 @@ fn attempt(
     let mut all = Observers::new([&mut record as _], observers);
     let kept =
         written.and_then(|events| events.into_iter().try_for_each(|e| all.pass_on_recorded(e)));
-    let stopped = session.requests.stopping() && record.summary().step < steps.last_step();
+    let stopped = session.requests.stopping() && record.summary().step < steps.last_step;
     session.folder = Some(folder.clone());
     match trained.and(kept) {
         Ok(()) => {
@@ -181,7 +181,7 @@ fn begin(
     if let Some(header) = network_header(session, threads, parameters) {
         record.begin_network(disk, &header)?;
     }
-    job.begin(recipe, &folder, steps.from(), from)
+    job.begin(recipe, &folder, steps.from, from)
 }
 
 /// A run that can take its first step.
@@ -224,8 +224,8 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
         let words = resume.checkpoint.reshard(recipe.workers, recipe.train.batch_norm)?;
         resharded = Some(format!("{words}; {}", steps.in_words()));
     }
-    if steps.first_step() > steps.last_step() {
-        resume.nothing_left(&changes, steps.last_step())?;
+    if steps.first_step() > steps.last_step {
+        resume.nothing_left(&changes, steps.last_step)?;
     }
     state::try_all(session, &resume.checkpoint)?;
     // From here on the run's folder changes. Whatever stops this, the checkpoint stays, and the
@@ -290,11 +290,11 @@ fn started(
         train_samples: samples(data.train.len()),
         test_samples: samples(data.test.len()),
         batch: samples(recipe.workers * recipe.local_batch()),
-        epochs: steps.epoch_of(steps.last_step()),
-        steps_per_epoch: steps.steps_per_epoch(),
-        steps: steps.last_step(),
+        epochs: steps.epoch_of(steps.last_step),
+        steps_per_epoch: steps.steps_per_epoch,
+        steps: steps.last_step,
         first_step: steps.first_step(),
-        steps_ahead: steps.ahead(),
+        steps_ahead: steps.ahead,
         rules,
     })
 }

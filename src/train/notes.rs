@@ -11,7 +11,7 @@ pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Re
     let (recipe, samples) = (&session.recipe, session.data.train.len());
     let scarce = memory::check(session, parameters, workers)?;
     let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
-    let slow = slow_start(recipe, session.steps.steps_per_epoch(), session.steps.last_step());
+    let slow = slow_start(recipe, session.steps.steps_per_epoch, session.steps.last_step);
     let twice = twice(&session.parts(), recipe);
     let all = [altered(session), cut(recipe, samples), slow, single, twice, scarce];
     Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())

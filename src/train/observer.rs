@@ -155,7 +155,7 @@ impl Checkpoints {
             }
             _ => None,
         };
-        let newest = Some(session.steps.from().step).filter(|step| *step > 0);
+        let newest = Some(session.steps.from.step).filter(|step| *step > 0);
         Ok(Self { session, provenance, writer, newest, summary })
     }
 

@@ -123,7 +123,6 @@ impl Optimizer {
         self.names().iter().copied().zip(self.vectors.iter().map(Vec::as_slice))
     }
 
-    /// The state's vectors, to be changed.
     pub(super) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
         self.vectors.iter_mut().map(Vec::as_mut_slice)
     }

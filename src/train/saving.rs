@@ -32,7 +32,7 @@ impl Worker {
     /// or the model at its best.
     pub(super) fn save(&mut self, step: u64, agreed: Decision, evaluated: Evaluated) -> Result<()> {
         let settings = &self.session.recipe.checkpoint;
-        let last = step == self.session.steps.last_step();
+        let last = step == self.session.steps.last_step;
         let wanted = agreed.save || last || (evaluated.best && settings.keep_best);
         if !wanted || settings.keep_last == 0 {
             return Ok(());

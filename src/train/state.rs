@@ -1,6 +1,6 @@
 //! A worker's state: copied for a checkpoint, restored from one.
 
-use crate::checkpoint::{Checkpoint, Part, Score, Shared, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, Manifest, Part, Score, Shared, Tensor, Tensors};
 use crate::train::average::Average;
 use crate::train::inspect::shown;
 use crate::train::local::Local;
@@ -114,16 +114,16 @@ impl Worker {
             state.insert("updates", Entry::U64(vec![average.updates]));
             optimizer.insert_state(AVERAGE, state);
         }
-        Ok(Shared {
-            weights,
-            optimizer,
+        let manifest = Manifest {
             updates: self.optimizer.steps(),
             learning_rate: self.schedule.at(self.session.steps.scheduled(step)),
             best: self.save_policy.saved,
             test_accuracy: test.map(|test| test.accuracy()),
             merit: test.map(|test| self.merit(test)),
-            normalisation: self.session.data.normalisation,
-        })
+            ..Manifest::default()
+        };
+        let normalisation = self.session.data.normalisation;
+        Ok(Shared { weights, optimizer, manifest, normalisation })
     }
 
     /// Takes up the state of this rank in `checkpoint`.
@@ -264,7 +264,7 @@ pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> 
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
     let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
     for (rank, end) in ends.into_iter().enumerate() {
-        let mut exchange = exchange(recipe, &parts, session.steps.last_step(), &mut replica, end)?;
+        let mut exchange = exchange(recipe, &parts, session.steps.last_step, &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;
         let (mut optimizer, mut local) = optimizer(recipe, &parts, &replica, &exchange)?;
         let state = State {

@@ -56,9 +56,9 @@ impl<'a> Watch<'a> {
     pub(super) fn new(job: &'a Job, session: Arc<Session>) -> Result<Self> {
         let recipe = &session.recipe;
         let workers = job.workers(recipe)?;
-        let first = job.process();
+        let first = job.process;
         // Who follows waits for nobody's word.
-        let told = (0..job.processes()).map(|process| process == 0 || !job.leads()).collect();
+        let told = (0..job.processes).map(|process| process == 0 || !job.leads()).collect();
         Ok(Self {
             job,
             ranks: first..first + workers,
