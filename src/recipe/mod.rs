@@ -39,7 +39,7 @@ mod typed;
 mod validation;
 mod words;
 
-pub use compare::Change;
+pub use compare::{Change, flat, is_one_of};
 pub use device::Device;
 pub use settings::{
     BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, TestViews,

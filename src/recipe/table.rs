@@ -227,7 +227,7 @@ impl Recipe {
         let found = table.clone();
         let recipe: Self = with_rules(table)
             .map_err(|error| all_that_is_missing(error, "recipe", &SCHEMA, found.clone()))?;
-        check_bounds(&SCHEMA, &Value::Table(found), "")?;
+        check_bounds(&Value::Table(found))?;
         recipe.validate()?;
         recipe.without_defaults()
     }

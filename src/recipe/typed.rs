@@ -1,7 +1,7 @@
 //! From a TOML value to its type; what does not fit is refused in words for people who write recipes.
 
 use super::keys;
-use super::schema::{SCHEMA, alternatives, join, properties, tag};
+use super::schema::{SCHEMA, alternatives, look};
 use anyhow::{Result, ensure};
 use serde::de::DeserializeOwned;
 use serde_json::Value as Schema;
@@ -37,41 +37,36 @@ pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
 /// Parts of a recipe whose own checks have more to say than the bounds of their numbers.
 const CHECK_THEMSELVES: [&str; 6] = ["dataset", "samples", "model", "scheme", "policy", "augment"];
 
-/// Checks that the numbers of a recipe, or of what is at `path` in it, are within the bounds of the schema.
-pub(super) fn check_bounds(schema: &Schema, found: &Value, path: &str) -> Result<()> {
-    let several = alternatives(schema);
-    let (number, shown) = match found {
-        _ if CHECK_THEMSELVES.contains(&path) => return Ok(()),
-        Value::Table(found) => {
-            let said = |key: &str| found.get(key).and_then(Value::as_str);
-            let is_it = |of: &&Schema| tag(of).is_none_or(|(key, name)| said(key) == Some(name));
-            let mut keys = several.into_iter().filter(is_it).flat_map(properties);
-            return keys.try_for_each(|(key, of)| match found.get(key) {
-                Some(value) => check_bounds(of, value, &join(path, key)),
-                None => Ok(()),
-            });
+/// Checks that the numbers of a recipe are within the bounds of its schema.
+///
+/// # Errors
+/// The first that is not, and what it may be.
+pub(super) fn check_bounds(recipe: &Value) -> Result<()> {
+    for (path, found, schema) in look(&SCHEMA, recipe).numbers {
+        if CHECK_THEMSELVES.iter().any(|part| path.starts_with(&format!("{part}."))) {
+            continue;
         }
-        Value::Array(found) => {
-            let items: Vec<_> = several.iter().filter_map(|of| of.get("items")).collect();
-            let mut pairs = items.iter().flat_map(|of| found.iter().map(move |one| (of, one)));
-            return pairs.try_for_each(|(of, one)| check_bounds(of, one, path));
-        }
-        Value::Integer(number) => (*number as f64, number.to_string()),
-        Value::Float(number) => (*number, format!("{number:?}")),
-        _ => return Ok(()),
-    };
-    let is_number = |of: &&&Schema| of["type"] == "integer" || of["type"] == "number";
-    let of = several.iter().find(is_number).copied().unwrap_or(schema);
-    let bound = |key: &str| of.get(key).or(schema.get(key)).and_then(Schema::as_f64);
-    let fits = bound("minimum").is_none_or(|least| number >= least)
-        && bound("exclusiveMinimum").is_none_or(|least| number > least)
-        && bound("maximum").is_none_or(|most| number <= most)
-        && bound("exclusiveMaximum").is_none_or(|most| number < most);
-    ensure!(
-        fits && !number.is_nan(),
-        "{path} = {shown} must be a {}; `gradwire list keys {path}` tells what it is",
-        keys::values(schema)
-    );
+        let (number, shown) = match found {
+            Value::Integer(number) => (*number as f64, number.to_string()),
+            found => {
+                found.as_float().map(|number| (number, format!("{number:?}"))).unwrap_or_default()
+            }
+        };
+        let several = alternatives(schema);
+        let is_number = |of: &&&Schema| of["type"] == "integer" || of["type"] == "number";
+        let of = several.iter().find(is_number).copied().unwrap_or(schema);
+        let bound = |key: &str| of.get(key).or(schema.get(key)).and_then(Schema::as_f64);
+        let fits = bound("minimum").is_none_or(|least| number >= least)
+            && bound("exclusiveMinimum").is_none_or(|least| number > least)
+            && bound("maximum").is_none_or(|most| number <= most)
+            && bound("exclusiveMaximum").is_none_or(|most| number < most);
+        ensure!(
+            fits && !number.is_nan(),
+            "{path} = {shown} must be a {}; `gradwire list keys {}` tells what it is",
+            keys::values(schema),
+            path.split('[').next().unwrap_or_default()
+        );
+    }
     Ok(())
 }
 

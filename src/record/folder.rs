@@ -136,7 +136,6 @@ pub(super) fn open(disk: &Disk, path: &Path) -> Result<File> {
     disk.create(path).with_context(|| cannot_write(path))
 }
 
-/// Makes a file with this content.
 pub(super) fn write(disk: &Disk, path: &Path, content: &str) -> Result<()> {
     open(disk, path)?.write_all(content.as_bytes()).with_context(|| cannot_write(path))
 }
