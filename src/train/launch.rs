@@ -8,7 +8,8 @@ use crate::cluster::Job;
 use crate::recipe::Device;
 use crate::record::network::{Header, Meter};
 use crate::record::{
-    Console, Destination, Event, Mode, Provenance, Record, Rule, Started, Summary, Warning,
+    Console, Event, Mode, Provenance, Record, Rule, Started, Summary, Warning, create_given,
+    create_stamped,
 };
 use crate::train::collector::Collector;
 use crate::train::failure;
@@ -199,18 +200,18 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let Session { recipe, data, disk, .. } = session;
     let toml = recipe.to_toml()?;
     let samples = data.train.len();
-    let fresh = |destination: Destination<'_>| {
-        let steps = Steps::new(recipe, samples, Progress::START)?;
-        let record = Record::create(disk, destination, &toml, provenance)?;
-        Ok(Ready { record, steps, sums: Sums::default(), from: None, events: vec![] })
-    };
     let mut resume = match start {
         Start::Resume(resume) => *resume,
-        Start::Fresh => {
+        Start::Fresh | Start::In(_) => {
+            let steps = Steps::new(recipe, samples, Progress::START)?;
             let (out, name) = (&recipe.record.out, recipe.record.name.as_deref());
-            return fresh(Destination::Stamped { out, recipe: &recipe.name, name });
+            let folder = match start {
+                Start::In(folder) => create_given(disk, &folder).map(|()| folder)?,
+                _ => create_stamped(disk, out, &recipe.name, name)?,
+            };
+            let record = Record::create(disk, folder, &toml, provenance)?;
+            return Ok(Ready { record, steps, sums: Sums::default(), from: None, events: vec![] });
         }
-        Start::In(folder) => return fresh(Destination::Given(&folder)),
     };
     let changes = resume.accept(recipe)?;
     resume.accept_own(&provenance.own)?;

@@ -39,13 +39,6 @@ phases! {
     Unreported "not heard of since the step before",
 }
 
-impl Phase {
-    /// Whether the worker waits for others in an exchange, overlapped or not.
-    pub fn is_exchange(self) -> bool {
-        matches!(self, Self::Exchange | Self::OverlappedExchange)
-    }
-}
-
 /// Where a worker is.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {

@@ -179,7 +179,8 @@ impl<'a> Watch<'a> {
         let silent = (0..positions.len()).filter(at_work);
         let seat = silent.max_by_key(|seat| {
             // Those in an exchange, overlapped or not, wait for another, unless all do.
-            (!positions[*seat].phase.is_exchange(), positions[*seat].elapsed())
+            let exchanges = [Phase::Exchange, Phase::OverlappedExchange];
+            (!exchanges.contains(&positions[*seat].phase), positions[*seat].elapsed())
         })?;
         let (rank, position) = (self.ranks.start + seat, positions[seat]);
         // Who waits in the exchange may do so for longer, and knows better.
