@@ -26,20 +26,17 @@ impl Machine {
 }
 
 /// The cores that this process may use.
-#[must_use]
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The largest resident set of this process so far, in MB; absent where the system does not tell.
-#[must_use]
 pub fn peak_memory() -> Option<f64> {
     let kib: f64 = of_this_process("VmHWM")?.strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024.0 / 1e6)
 }
 
 /// Bytes of the resident set of this process now; absent where the system does not tell.
-#[must_use]
 pub fn resident_memory() -> Option<u64> {
     let kib: u64 = of_this_process("VmRSS")?.strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
@@ -55,7 +52,6 @@ pub struct Memory {
 }
 
 /// The memory of this process's surroundings; absent where the system does not tell.
-#[must_use]
 pub fn memory() -> Option<Memory> {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
@@ -79,7 +75,6 @@ fn address_space() -> Option<u64> {
 }
 
 /// The system's name and kernel.
-#[must_use]
 pub fn system() -> String {
     let name = value_in("/etc/os-release", "PRETTY_NAME", '=')
         .unwrap_or_else(|| std::env::consts::OS.into());
@@ -90,7 +85,6 @@ pub fn system() -> String {
 }
 
 /// The processor's name, or the architecture where the system does not tell.
-#[must_use]
 pub fn processor() -> String {
     value_in("/proc/cpuinfo", "model name", ':').unwrap_or_else(|| std::env::consts::ARCH.into())
 }

@@ -57,11 +57,8 @@ use worker::Worker;
 
 impl Worker {
     /// Trains to the run's last step, or until the run is asked to stop.
-    ///
-    /// # Errors
-    /// The first thing that goes wrong, here or on another rank.
     fn train(&mut self) -> Result<()> {
-        let last = self.session.steps.last_step();
+        let last = self.session.steps.last_step;
         for step in self.session.steps.first_step()..=last {
             self.position.begin(step);
             self.decide(step);
@@ -187,7 +184,7 @@ impl Worker {
     fn end_epoch(&mut self, step: u64) -> Result<Evaluated> {
         let began = Instant::now();
         let epoch = self.session.steps.epoch_of(step);
-        let last = step == self.session.steps.last_step();
+        let last = step == self.session.steps.last_step;
         let due = last || epoch.is_multiple_of(self.session.recipe.train.evaluate_every);
         self.land()?;
         self.optimizer.catch_up(&self.replica.params, None)?;

@@ -59,8 +59,7 @@ impl Training {
     /// # Errors
     /// When a setting is unknown or impossible, with the nearest valid one.
     pub fn with<S: Into<String>>(settings: impl IntoIterator<Item = S>) -> Result<Self> {
-        let sets = settings.into_iter().map(Into::into).collect();
-        Ok(Self::new(Source { sets, ..Source::default() }.load()?))
+        Ok(Self::new(Source::of(settings).load()?))
     }
 
     /// Trains this model in place of the recipe's.

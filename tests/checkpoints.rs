@@ -293,11 +293,7 @@ fn whole(checkpoint: &Checkpoint, step: u64) -> Whole {
     let mut shared = Some(Shared {
         weights: checkpoint.model.clone(),
         optimizer: checkpoint.optimizer.clone(),
-        updates: manifest.updates,
-        learning_rate: manifest.learning_rate,
-        best: manifest.best,
-        test_accuracy: manifest.test_accuracy,
-        merit: manifest.merit,
+        manifest: manifest.clone(),
         normalisation: None,
     });
     let parts = checkpoint.ranks.iter().enumerate().map(|(rank, own)| Part {

@@ -4,8 +4,8 @@
 use crate::reader::{Field, Value, fields};
 use gradwire::disk::Disk;
 use gradwire::record::{
-    self, Checkpoint, Destination, Epoch, Event, Histogram, Histograms, Provenance, Record,
-    Started, Step, Summary, Tagged, Text,
+    self, Checkpoint, Epoch, Event, Histogram, Histograms, Provenance, Record, Started, Step,
+    Summary, Tagged, Text, create_given, create_stamped,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ record = { every = 1 }
 "#;
 
 fn create(out: &Path, recipe: &str) -> Record {
-    let place = Destination::Stamped { out, recipe: "tests", name: None };
+    let place = create_stamped(&Disk::default(), out, "tests", None).unwrap();
     Record::create(&Disk::default(), place, recipe, &Provenance::here()).unwrap()
 }
 
@@ -118,11 +118,8 @@ fn a_run_says_what_it_is_trained_with() {
 #[test]
 fn what_is_usual_has_no_column() {
     let out = tempfile::tempdir().unwrap();
-    let source = gradwire::recipe::Source {
-        sets: vec!["train.batch=7".into(), "optimizer.learning_rate=0.25".into()],
-        ..Default::default()
-    };
-    let recipe = source.load().unwrap();
+    let sets = ["train.batch=7", "optimizer.learning_rate=0.25"];
+    let recipe = gradwire::recipe::Source::of(sets).load().unwrap();
     let record = create(out.path(), &recipe.to_toml().unwrap());
     let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
     let columns = settings_of(&starts[0]);
@@ -232,8 +229,9 @@ fn trials_are_called_what_tells_them_apart() {
     assert_eq!(trial(&one), format!("topk seed 3 · {}", one.folder().display()));
     let folder = out.path().join("a/seed-3");
     let recipe = RECIPE.replace("every = 1 }", "every = 1, name = \"dense-8\" }");
-    let given = Destination::Given(&folder);
-    let again = Record::create(&Disk::default(), given, &recipe, &Provenance::here()).unwrap();
+    create_given(&Disk::default(), &folder).unwrap();
+    let again =
+        Record::create(&Disk::default(), folder.clone(), &recipe, &Provenance::here()).unwrap();
     let named = trial(&again);
     assert!(named.starts_with(&format!("dense-8 · {} · ", folder.display())), "{named}");
 }

@@ -28,8 +28,7 @@ fn recipe(out: &Path) -> Recipe {
     ];
     let out = toml::Value::String(out.display().to_string());
     let flags = vec![("record.out", out)];
-    let sets = sets.map(String::from).to_vec();
-    Source { recipe: None, flags, sets }.load().unwrap()
+    Source { flags, ..Source::of(sets) }.load().unwrap()
 }
 
 fn attempt(recipe: &Recipe, disk: Disk, start: Start) -> Result<PathBuf, String> {

@@ -32,7 +32,7 @@ fn recipe(out: &Path, settings: &[&str]) -> Recipe {
     ];
     let out = format!("record.out={}", out.display());
     let sets = quick.iter().chain(settings).map(ToString::to_string).chain([out]);
-    Source { recipe: None, flags: Vec::new(), sets: sets.collect() }.load().unwrap()
+    Source::of(sets).load().unwrap()
 }
 
 /// What became of process 0, and of those that follow: whether they were let begin.

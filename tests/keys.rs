@@ -3,7 +3,7 @@
 
 use crate::common::{Program, says, words};
 use gradwire::recipe::keys::{Part, parts};
-use gradwire::recipe::{Recipe, Recipes, Source, schema};
+use gradwire::recipe::{Recipe, Recipes, Source, flat, schema};
 use gradwire_study::experiment::Experiment;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -154,17 +154,6 @@ fn every_alternative_that_a_template_names_can_be_taken() {
     assert!(taken > 8, "{taken}");
 }
 
-/// Every path of a table, down to what is no table.
-fn paths(at: &str, table: &toml::Table, all: &mut BTreeSet<String>) {
-    for (key, value) in table {
-        let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
-        match value {
-            toml::Value::Table(table) => paths(&path, table, all),
-            _ => drop(all.insert(path)),
-        }
-    }
-}
-
 fn all_keys(parts: &[Part]) -> BTreeSet<&str> {
     parts.iter().flat_map(|part| &part.keys).map(|key| key.path.as_str()).collect()
 }
@@ -176,8 +165,8 @@ fn every_value_in_force_has_its_key() {
     let known = all_keys(&recipe);
     for (name, _) in Recipes::all() {
         let told = Source { recipe: Some(name.clone()), ..Source::default() }.load().unwrap();
-        let mut found = BTreeSet::new();
-        paths("", &toml::from_str(&told.to_toml().unwrap()).unwrap(), &mut found);
+        let told = flat(toml::from_str(&told.to_toml().unwrap()).unwrap());
+        let mut found: BTreeSet<String> = told.into_keys().collect();
         found.retain(|path| !path.ends_with(".kind") && !path.ends_with(".by"));
         let unknown: Vec<_> = found.iter().filter(|path| !known.contains(path.as_str())).collect();
         assert!(unknown.is_empty(), "{name}: {unknown:?}");

@@ -126,22 +126,22 @@ fn a_delayed_exchange_comes_to_the_same_whenever_it_ends() {
 fn what_local_steps_do_not_go_with_is_refused() {
     let program = Program::new();
     for (settings, said) in [
-        (&["local.steps=0"][..], "write 1 for an exchange at every step"),
-        (&["outer.momentum=1"], "outer.momentum = 1 must be at least 0 and below 1"),
-        (&["outer.learning_rate=0"], "outer.learning_rate = 0 must be above 0"),
+        (&["local.steps=0"][..], "local.steps = 0 must be a whole number of at least 1"),
+        (&["outer.momentum=1"], "outer.momentum = 1 must be a number from 0, below 1"),
+        (&["outer.learning_rate=0"], "outer.learning_rate = 0 must be a number above 0"),
         (&["outer.nesterov=true"], "outer.nesterov = true needs outer.momentum"),
         (
             &["local.steps=2", "exchange.overlap=true", "policy.bucketing=parameter"],
             "write exchange.overlap = false",
         ),
-        (&["outer.fragments=0"], "outer.fragments = 0: write 1 to exchange everything at once"),
+        (&["outer.fragments=0"], "outer.fragments = 0 must be a whole number of at least 1"),
         (
             &["outer.fragments=3", "local.steps=2"],
             "write outer.fragments = 2 or fewer, or local.steps = 3 or more",
         ),
         (&["outer.delay=1"], "write outer.delay = 0, or more local.steps"),
         (&["local.steps=8", "outer={fragments=2,delay=4}"], "write outer.delay = 3 or less"),
-        (&["outer.mix=1"], "outer.mix = 1 must be at least 0 and below 1"),
+        (&["outer.mix=1"], "outer.mix = 1 must be a number from 0, below 1"),
         (
             &["local.steps=4", "outer={fragments=2}", "policy.clip_norm=1"],
             "policy.clip_norm needs the norm of all",

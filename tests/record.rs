@@ -3,8 +3,8 @@
 use crate::reader::Value;
 use gradwire::disk::Disk;
 use gradwire::record::{
-    Destination, Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record,
-    RuleTraffic, Started, Step, Tagged, Text, Warning,
+    Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record, RuleTraffic,
+    Started, Step, Tagged, Text, Warning, create_stamped,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A record, and the folder that it is written to.
 fn create(out: &Path) -> (Record, PathBuf) {
-    let place = Destination::Stamped { out, recipe: "tests", name: None };
+    let place = create_stamped(&Disk::default(), out, "tests", None).unwrap();
     let record =
         Record::create(&Disk::default(), place, "workers = 2\n", &Provenance::here()).unwrap();
     let folder = record.folder().to_path_buf();
@@ -169,7 +169,7 @@ fn the_folder_tells_what_made_it() {
         data: vec![FileSum { name: "a.bin".into(), bytes: 3, sha256: "00ff".into() }],
         ..Provenance::here()
     };
-    let place = Destination::Stamped { out: out.path(), recipe: "größe", name: None };
+    let place = create_stamped(&Disk::default(), out.path(), "größe", None).unwrap();
     let record = Record::create(&Disk::default(), place, "seed = 1\n", &provenance).unwrap();
     assert!(record.folder().starts_with(out.path().join("größe")));
     let read = |name: &str| fs::read_to_string(record.folder().join(name)).unwrap();

@@ -53,7 +53,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train --set optimizer.sign=true", "write optimizer.momentum = 0"),
         (
             "train --set optimizer={kind=\"onebit-adam\",warmup_steps=0}",
-            "leaves no step that fixes the variance",
+            "optimizer.warmup_steps = 0 must be a whole number of at least 1",
         ),
         (
             "train --scheme onebit --set optimizer.kind=onebit-adam --set policy.warmup_steps=7",

@@ -56,7 +56,6 @@ struct Verdict<'a> {
 }
 
 impl Advise {
-    /// Measures and prints.
     pub(super) fn run(self) -> Result<(), Failure> {
         let Self { recipe, changes, links, against, steps, compute, json } = self;
         let source = changes.source(Some(recipe)).map_err(Failure::refused)?;

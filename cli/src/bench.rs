@@ -56,7 +56,6 @@ pub(super) struct Train {
 }
 
 impl Command {
-    /// Measures and prints.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Train(train) => train.run()?,

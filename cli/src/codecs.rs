@@ -34,7 +34,6 @@ pub(super) struct Codecs {
 }
 
 impl Codecs {
-    /// Measures and prints, row by row.
     pub(super) fn run(self) -> Result<(), Failure> {
         let named = self.schemes.iter().map(|text| recipe::scheme_of(text));
         let named: Vec<SchemeConfig> = named.collect::<Result<_>>().map_err(Failure::refused)?;

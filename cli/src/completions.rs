@@ -11,7 +11,6 @@ use gradwire_models as models;
 use gradwire_study::experiment::Experiment;
 use std::io;
 
-/// Prints the script of a shell for `command`.
 pub(super) fn print(shell: Shell, command: Command) {
     clap_complete::generate(shell, &mut with_words(command), "gradwire", &mut io::stdout());
 }

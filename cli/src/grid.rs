@@ -61,7 +61,6 @@ pub(super) struct Running {
 pub(super) struct Asked {
     /// Its name, with which its folder begins.
     pub(super) name: String,
-    /// What it is.
     pub(super) experiment: Experiment,
     /// How much is trained.
     pub(super) scale: Scale,

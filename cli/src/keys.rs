@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use gradwire::recipe::keys::{Key, Part, each_table_once, named, parts};
+use gradwire::recipe::keys::{Key, Part, named, parts};
 use gradwire::recipe::{Recipe, elsewhere, nearest, schema};
 use gradwire_study::experiment::Experiment;
 use serde_json::Value;
@@ -55,7 +55,6 @@ impl File {
 }
 
 impl Schema {
-    /// Prints it.
     pub(super) fn run(&self) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&self.of.schema())?);
         Ok(())
@@ -76,7 +75,6 @@ impl Keys {
             println!("{}", serde_json::to_string_pretty(&shown)?);
             return Ok(());
         }
-        let shown = each_table_once(shown);
         let texts: Vec<String> = shown.iter().map(in_columns).collect();
         print!("{}", texts.join("\n"));
         Ok(())

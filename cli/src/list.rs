@@ -93,11 +93,7 @@ impl Names {
             entries.iter().map(about).map(row).collect()
         }
         match self {
-            Self::Schemes => SchemeConfig::all()
-                .iter()
-                .map(|scheme| scheme.about())
-                .map(|about| (about.name.to_string(), format!("{} ({})", about.line, about.paper)))
-                .collect(),
+            Self::Schemes => rows(&SchemeConfig::all(), SchemeConfig::about),
             Self::Topologies => {
                 let row =
                     |t: &Topology| (t.name().to_string(), format!("{}; {}", t.line(), t.schemes()));

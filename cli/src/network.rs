@@ -62,7 +62,6 @@ pub(super) struct Replay {
 const USUAL: &str = "100mbit,1gbit,10gbit";
 
 impl Command {
-    /// Does it.
     pub(super) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Links => links(),
@@ -77,7 +76,6 @@ impl Command {
     }
 }
 
-/// Prints the presets.
 fn links() {
     for (name, line, link) in presets() {
         let jitter = match link.jitter > 0.0 {

@@ -114,7 +114,6 @@ impl Runs {
 }
 
 impl Report {
-    /// Does it.
     pub(super) fn run(mut self) -> Result<(), Failure> {
         let disk = Disk::default();
         if self.claims {
@@ -151,7 +150,6 @@ impl Report {
 }
 
 impl Compare {
-    /// Does it.
     pub(super) fn run(self) -> Result<(), Failure> {
         let disk = Disk::default();
         let collection = self.runs.found(&disk)?.collect(&disk)?;

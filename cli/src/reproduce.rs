@@ -44,7 +44,6 @@ pub(super) struct Reproduce {
 }
 
 impl Reproduce {
-    /// Does it.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         if self.list {
             list()?;

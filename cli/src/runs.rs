@@ -37,7 +37,6 @@ pub(super) struct Runs {
 const STATES: [&str; 6] = ["finished", "stopped", "failed", "diverged", "running", "damaged"];
 
 impl Runs {
-    /// Lists them.
     pub(super) fn run(&self) -> Result<()> {
         let disk = Disk::default();
         let folders = under(&disk, &self.folder)?;

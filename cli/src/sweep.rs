@@ -49,7 +49,6 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Does it.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let (running, asked) = self.plan().map_err(Failure::refused)?;
         running.run(&asked)

@@ -40,7 +40,6 @@ pub(super) struct TimeToAccuracy {
 }
 
 impl TimeToAccuracy {
-    /// Trains and prints.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let (running, asked) = self.plan().map_err(Failure::refused)?;
         running.run(&asked)

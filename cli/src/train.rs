@@ -59,7 +59,6 @@ pub(super) struct Train {
 }
 
 impl Train {
-    /// Trains.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let faults = Faults::parse(self.inject.as_deref().unwrap_or_default());
         let faults = faults.map_err(Failure::refused)?;
@@ -72,59 +71,55 @@ impl Train {
         let job = job.map_err(Failure::refused)?;
         if job.is_shared() {
             // The launcher's number takes the place of the recipe's; flags and --set come after it.
-            source.flags.insert(0, ("workers", Value::Integer(job.processes() as i64)));
+            source.flags.insert(0, ("workers", Value::Integer(job.processes as i64)));
         }
         if !job.leads() {
             // Whether and where the run goes on is process 0's business.
             let own = (named || self.resume.is_none()).then(|| source.load());
             return Ok(follow(job, own, disk, faults));
         }
-        let resume = match self.resume.map(|word| meant(&out, &word)).transpose() {
-            Ok(resume) => resume,
-            Err(error) => return Err(Failure::refused(dissolved(job, error))),
-        };
-        let start = match &resume {
-            None => Ok(Begin::Fresh),
-            Some(path) => Begin::again(&disk, path, self.force, self.dry_run),
-        };
-        let start = match start {
-            Ok(start) => start,
-            Err(error) => return Err(dissolved(job, error).into()),
-        };
-        let recipe = match start.recipe() {
-            Some(recipe) if !named => source.load_on(recipe),
-            _ => source.load(),
-        };
-        let accepted = recipe.and_then(|recipe| {
-            match &start {
-                Begin::Resume(resume) => resume.accept(&recipe).map(drop)?,
-                Begin::Fresh | Begin::InPlace(..) => recipe.may_run()?,
+        let ready = || -> Result<Option<(Start, Recipe)>, Failure> {
+            let resume = self.resume.map(|word| meant(&out, &word)).transpose();
+            let start = match resume.map_err(Failure::refused)? {
+                None => Begin::Fresh,
+                Some(path) => Begin::again(&disk, &path, self.force, self.dry_run)?,
+            };
+            let recipe = match start.recipe() {
+                Some(recipe) if !named => source.load_on(recipe),
+                _ => source.load(),
+            };
+            let accepted = recipe.and_then(|recipe| {
+                match &start {
+                    Begin::Resume(resume) => resume.accept(&recipe).map(drop)?,
+                    Begin::Fresh | Begin::InPlace(..) => recipe.may_run()?,
+                }
+                let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
+                faults.check(recipe.workers, steps)?;
+                job.workers(&recipe)?;
+                Ok(recipe)
+            });
+            let recipe = accepted.map_err(Failure::refused)?;
+            let is_new = matches!(start, Begin::Fresh) && !self.quiet && !self.json;
+            if let Some(note) = source.batch_note(&recipe).filter(|_| is_new) {
+                eprintln!("note: {note}");
             }
-            let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
-            faults.check(recipe.workers, steps)?;
-            job.workers(&recipe)?;
-            Ok(recipe)
-        });
-        let recipe = match accepted {
-            Ok(recipe) => recipe,
-            Err(error) => return Err(Failure::refused(dissolved(job, error))),
+            if self.dry_run {
+                show(&recipe)?;
+                return Ok(None);
+            }
+            Ok(Some((start.into_start(&disk)?, recipe)))
         };
-        let note = source.batch_note(&recipe).filter(|_| resume.is_none());
-        if let Some(note) = note.filter(|_| !self.quiet && !self.json) {
-            eprintln!("note: {note}");
-        }
-        if self.dry_run {
-            show(&recipe)?;
-            return Ok(ExitCode::SUCCESS);
-        }
+        let (start, recipe) = match ready() {
+            Ok(Some(ready)) => ready,
+            Ok(None) => return Ok(ExitCode::SUCCESS),
+            Err(Failure { error, code }) => {
+                return Err(Failure { error: dissolved(job, error), code });
+            }
+        };
         let mode = match (self.quiet, self.json) {
             (true, _) => Mode::Quiet,
             (_, true) => Mode::Json,
             _ => Mode::default(),
-        };
-        let start = match start.into_start(&disk) {
-            Ok(start) => start,
-            Err(error) => return Err(dissolved(job, error).into()),
         };
         let requests = Arc::new(Requests::default());
         let faults = Arc::new(faults);
@@ -243,7 +238,7 @@ fn follow(job: Job, own: Option<Result<Recipe>>, disk: Disk, faults: Faults) -> 
         Err(error) if error.is::<RunFailure>() => (false, ExitCode::FAILURE),
         // Process 0 may never hear of anything else.
         Err(error) => {
-            let named = error.context(format!("process {}", job.process()));
+            let named = error.context(format!("process {}", job.process));
             (false, tell(&named, ExitCode::FAILURE))
         }
     };
@@ -277,7 +272,7 @@ mod tests {
         let out = tempfile::tempdir().unwrap();
         let (disk, run) = (Disk::default(), out.path().join("run"));
         fs::create_dir(&run).unwrap();
-        let recipe = Source { recipe: None, flags: Vec::new(), sets: Vec::new() }.load().unwrap();
+        let recipe = Source::default().load().unwrap();
         fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
         fs::write(run.join(record::METRICS), "").unwrap();
 

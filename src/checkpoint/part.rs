@@ -1,11 +1,13 @@
 //! What the ranks hand in for a checkpoint.
 
+use super::manifest::Manifest;
 use super::tensors::Tensors;
 use gradwire_datasets::Normalisation;
+use serde::{Deserialize, Serialize};
 
 /// One rank's state at the end of a step: copied there, so that training goes on while it is
 /// written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
     /// Who.
     pub rank: usize,
@@ -14,7 +16,8 @@ pub struct Part {
     /// What is this rank's own: `buffers/…`, `average/buffers`, `exchange/…`; with local steps its optimizer's
     /// vectors and, within a round, its weights, `local/…`.
     pub own: Tensors,
-    /// What all ranks share; rank 0 hands it in.
+    /// What all ranks share; rank 0 hands it in, which is in the process that writes.
+    #[serde(skip)]
     pub shared: Option<Shared>,
     /// Seconds that the rank's next step was held up by this.
     pub stall: f64,
@@ -27,17 +30,8 @@ pub struct Shared {
     pub weights: Tensors,
     /// The optimizer's vectors; with local steps the outer one's, `outer/…`.
     pub optimizer: Tensors,
-    /// The updates the optimizer has made.
-    pub updates: u64,
-    /// The learning rate of the step.
-    pub learning_rate: f64,
-    /// The merit of the best model that is saved.
-    pub best: Option<f64>,
-    /// The test accuracy after this very step, if it was evaluated.
-    pub test_accuracy: Option<f64>,
-    /// How good the model is after this very step: its test accuracy, or where a text is continued its test loss,
-    /// negated.
-    pub merit: Option<f64>,
+    /// Of the manifest the optimizer's updates, the learning rate, how good the model is and the best one was.
+    pub manifest: Manifest,
     /// What the pixels of its data were normalised by, for images.
     pub normalisation: Option<Normalisation>,
 }

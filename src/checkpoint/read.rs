@@ -8,6 +8,7 @@ use crate::disk::Disk;
 use crate::record::FileSum;
 use anyhow::{Context, Error, Result, bail, ensure};
 use gradwire_datasets::sha256;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -15,11 +16,12 @@ use std::{fs, io};
 const LONGEST_SUM: u64 = 1 << 10;
 
 /// A checkpoint in memory, found whole.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Its folder.
     pub folder: PathBuf,
     /// What it says about itself.
+    #[serde(with = "as_json")]
     pub manifest: Manifest,
     /// The weights, and rank 0's batch norm statistics.
     pub model: Tensors,
@@ -27,6 +29,19 @@ pub struct Checkpoint {
     pub optimizer: Tensors,
     /// What each rank has of its own, in order of rank.
     pub ranks: Vec<Tensors>,
+}
+
+/// A manifest in another message: as text, for only JSON can leave keys out.
+mod as_json {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(of: &Manifest, out: S) -> Result<S::Ok, S::Error> {
+        serde_json::to_string(of).map_err(ser::Error::custom)?.serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Manifest, D::Error> {
+        serde_json::from_str(<&str>::deserialize(from)?).map_err(de::Error::custom)
+    }
 }
 
 /// Where to look for a checkpoint.
@@ -165,6 +180,20 @@ impl Checkpoint {
             }
         }
         Ok(Self { folder: folder.to_path_buf(), manifest, model, optimizer, ranks })
+    }
+
+    /// What a rank needs of it: nothing of what other ranks have of their own.
+    ///
+    /// # Errors
+    /// When it has nothing of the rank.
+    pub fn for_rank(&self, rank: usize) -> Result<Self> {
+        let own = self.ranks.get(rank);
+        let own = own.with_context(|| format!("the checkpoint has no rank {rank}"))?.clone();
+        let mut ranks = vec![Tensors::default(); self.ranks.len()];
+        ranks[rank] = own;
+        let (folder, manifest) = (self.folder.clone(), self.manifest.clone());
+        let (model, optimizer) = (self.model.clone(), self.optimizer.clone());
+        Ok(Self { folder, manifest, model, optimizer, ranks })
     }
 }
 

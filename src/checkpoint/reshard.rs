@@ -59,11 +59,20 @@ impl Checkpoint {
             let put = |new: &mut [Tensors], rank: usize, tensor: Tensor| {
                 new[rank].0.insert(name.clone(), tensor);
             };
-            if name.starts_with(OWNED) {
-                let all = match name.strip_prefix(OWNED) {
-                    Some("residual") => sum(name, &everywhere, 1.0)?,
-                    _ => everywhere[0].clone(),
-                };
+            // What is the same on all ranks from now on.
+            let all = match name.strip_prefix(OWNED) {
+                Some("residual") => Some(sum(name, &everywhere, 1.0)?),
+                Some(_) => Some(everywhere[0].clone()),
+                None if everywhere.len() < old.len() => None,
+                None if name.starts_with(LOCAL) => {
+                    Some(settle(name, &everywhere, BatchNorm::Averaged)?)
+                }
+                None if SETTLED.iter().any(|scope| name.starts_with(scope)) => {
+                    Some(settle(name, &everywhere, batch_norm)?)
+                }
+                None => None,
+            };
+            if let Some(all) = all {
                 (0..workers).for_each(|rank| put(&mut new, rank, all.clone()));
             } else if everywhere.len() < old.len() {
                 for (rank, tensor) in held.into_iter().enumerate() {
@@ -77,12 +86,6 @@ impl Checkpoint {
                 for (rank, sum) in add(name, &everywhere, workers)?.into_iter().enumerate() {
                     put(&mut new, rank, sum);
                 }
-            } else if name.starts_with(LOCAL) {
-                let all = settle(name, &everywhere, BatchNorm::Averaged)?;
-                (0..workers).for_each(|rank| put(&mut new, rank, all.clone()));
-            } else if SETTLED.iter().any(|scope| name.starts_with(scope)) {
-                let all = settle(name, &everywhere, batch_norm)?;
-                (0..workers).for_each(|rank| put(&mut new, rank, all.clone()));
             } else {
                 if everywhere.iter().any(|tensor| *tensor != everywhere[0]) {
                     own.push(name.as_str());
@@ -111,26 +114,25 @@ fn add(name: &str, old: &[&Tensor], workers: usize) -> Result<Vec<Tensor>> {
 
 /// So many times the sum of vectors, in order of rank.
 fn sum(name: &str, old: &[&Tensor], scale: f64) -> Result<Tensor> {
-    let vectors = f32s(name, old)?;
-    let of_ranks = |i: usize| vectors.iter().map(|vector| f64::from(vector[i])).sum::<f64>();
-    let values: Vec<f32> = (0..vectors[0].len()).map(|i| (scale * of_ranks(i)) as f32).collect();
+    let values = combined(name, old, |sum| scale * sum)?;
     ensure!(values.iter().all(|v| v.is_finite()), "{name}: the ranks' sum is beyond f32");
     Ok(Tensor { shape: old[0].shape.clone(), values: Entry::F32(values) })
 }
 
 /// What an evaluation would have made of batch norm's statistics.
 fn settle(name: &str, old: &[&Tensor], batch_norm: BatchNorm) -> Result<Tensor> {
+    let mean = combined(name, old, |sum| sum / old.len() as f64)?;
+    Ok(match batch_norm {
+        BatchNorm::Rank0 => old[0].clone(),
+        _ => Tensor { shape: old[0].shape.clone(), values: Entry::F32(mean) },
+    })
+}
+
+/// What comes of the sums of the elements over the ranks, in order of rank.
+fn combined(name: &str, old: &[&Tensor], of_sum: impl Fn(f64) -> f64) -> Result<Vec<f32>> {
     let vectors = f32s(name, old)?;
-    let values = match batch_norm {
-        BatchNorm::Rank0 => vectors[0].to_vec(),
-        BatchNorm::Averaged | BatchNorm::Synchronised => (0..vectors[0].len())
-            .map(|i| {
-                let sum: f64 = vectors.iter().map(|vector| f64::from(vector[i])).sum();
-                (sum / vectors.len() as f64) as f32
-            })
-            .collect(),
-    };
-    Ok(Tensor { shape: old[0].shape.clone(), values: Entry::F32(values) })
+    let sum = |i: usize| vectors.iter().map(|vector| f64::from(vector[i])).sum::<f64>();
+    Ok((0..vectors[0].len()).map(|i| of_sum(sum(i)) as f32).collect())
 }
 
 fn f32s<'a>(name: &str, tensors: &[&'a Tensor]) -> Result<Vec<&'a [f32]>> {

@@ -4,6 +4,7 @@ use super::manifest::MOST_UPDATES;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::{Entry, State};
 use safetensors::{Dtype, SafeTensors, View};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
@@ -147,6 +148,21 @@ impl Tensors {
             tensors.0.insert(name, Tensor { shape: view.shape().to_vec(), values });
         }
         Ok(tensors)
+    }
+}
+
+/// As the bytes of a safetensors file, in one piece.
+impl Serialize for Tensors {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.encode(None).map_err(ser::Error::custom)?)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tensors {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Messages are read from slices, which can be borrowed from.
+        let bytes = <&[u8]>::deserialize(deserializer)?;
+        Self::decode(bytes).map_err(|error| de::Error::custom(format!("{error:#}")))
     }
 }
 

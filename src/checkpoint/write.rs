@@ -127,8 +127,8 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
     model.0.extend(buffers.map(|(name, tensor)| (name.to_string(), tensor.clone())));
     // What was tested under an average were other weights.
     let tested = recipe.average == average::Config::default();
-    let (test_accuracy, normalisation) =
-        (shared.test_accuracy.filter(|_| tested), shared.normalisation);
+    let test_accuracy = shared.manifest.test_accuracy.filter(|_| tested);
+    let normalisation = shared.normalisation;
     let about = metadata(&recipe, progress.step, test_accuracy, normalisation, None)?;
     files.push(put(disk, folder, MODEL, &model.encode(Some(about))?)?);
     drop(model);
@@ -144,17 +144,15 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
         progress,
         world_size,
         seed: recipe.seed,
-        learning_rate: shared.learning_rate,
-        updates: shared.updates,
-        best: shared.best,
         test_accuracy,
-        merit: shared.merit.filter(|_| tested),
+        merit: shared.manifest.merit.filter(|_| tested),
         sums,
         summary,
         recipe: recipe.to_toml()?,
         provenance,
         time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |s| s.as_secs_f64()),
         files,
+        ..shared.manifest
     };
     let mut text = serde_json::to_vec_pretty(&manifest)?;
     text.push(b'\n');

@@ -1,7 +1,7 @@
 //! Before the run begins: every process says what it would train with, and process 0 compares.
 
 use super::job::{Job, SLOWEST};
-use super::messages::{Begin, ControlMessage, Hello, State};
+use super::messages::{Begin, ControlMessage, Hello};
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::machine::Machine;
 use crate::recipe::Recipe;
@@ -77,13 +77,13 @@ impl Job {
         let folder = folder.to_str().with_context(|| format!("{} is no text", folder.display()))?;
         let machines = self.machines.get().cloned().unwrap_or_default();
         for process in 1..self.processes {
-            let state = from.map(|from| State::new(from, process)).transpose()?;
+            let from = from.map(|from| from.for_rank(process)).transpose()?;
             let start = Begin {
                 folder: folder.into(),
                 progress,
                 threads: self.threads(recipe),
                 machines: machines.clone(),
-                state,
+                from,
             };
             self.write(process, &ControlMessage::Begin(Box::new(start)))?;
         }

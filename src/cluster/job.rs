@@ -21,16 +21,19 @@ const GRACE: Duration = Duration::from_secs(20);
 
 /// The processes that train one run, from one of them.
 pub struct Job {
-    process: usize,
-    pub(super) processes: usize,
+    /// This process's number, from 0.
+    pub process: usize,
+    /// The number of processes.
+    pub processes: usize,
     cluster: Option<Cluster>,
-    inbox: Receiver<(usize, Vec<u8>)>,
+    /// Where messages arrive; nowhere in a process by itself.
+    pub inbox: Receiver<(usize, Vec<u8>)>,
     /// By process; known once all have agreed.
     pub(super) machines: OnceLock<Vec<Machine>>,
     /// Compute threads of each worker, where the recipe leaves them open.
     pub(super) threads: OnceLock<usize>,
     /// This process's number among those on this machine.
-    place: usize,
+    pub place: usize,
     /// Whether the run has begun.
     pub(super) begun: AtomicBool,
 }
@@ -90,11 +93,6 @@ impl Job {
         Self { process, processes, cluster: Some(cluster), inbox, ..Self::alone() }
     }
 
-    /// This process's number, from 0.
-    pub fn process(&self) -> usize {
-        self.process
-    }
-
     /// Whether this process leads: it is the first, or the only one.
     pub fn leads(&self) -> bool {
         self.process == 0
@@ -103,11 +101,6 @@ impl Job {
     /// Whether there are others.
     pub fn is_shared(&self) -> bool {
         self.processes > 1
-    }
-
-    /// The number of processes.
-    pub fn processes(&self) -> usize {
-        self.processes
     }
 
     /// The workers of this process: all, or, where there are other processes, one.
@@ -157,11 +150,6 @@ impl Job {
         agreed.unwrap_or_else(|| recipe.threads_per_worker(machine::cores()))
     }
 
-    /// Of the workers on this machine, the number of the process's first.
-    pub fn first_on_machine(&self) -> usize {
-        self.place
-    }
-
     /// The ends of the exchange of this process's workers, in order of rank. The
     /// `notes` travel with the rounds.
     ///
@@ -183,11 +171,6 @@ impl Job {
     /// The process that this one waits for in an exchange, if there is one.
     pub fn awaited(&self) -> Option<usize> {
         self.cluster.as_ref().and_then(Cluster::awaited)
-    }
-
-    /// Where messages arrive; nowhere in a process by itself.
-    pub fn inbox(&self) -> &Receiver<(usize, Vec<u8>)> {
-        &self.inbox
     }
 
     /// Writes to another process.

@@ -1,12 +1,11 @@
 //! What the processes of a job send each other beside gradients, and how it becomes bytes.
 
-use crate::checkpoint::{Checkpoint, Manifest, Progress, Tensors};
+use crate::checkpoint::{Checkpoint, Progress};
 use crate::machine::Machine;
 use crate::record::{FileSum, Provenance};
 use anyhow::{Context, Result, bail};
 use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
-use std::path::PathBuf;
 
 /// A message between processes.
 #[derive(Serialize, Deserialize)]
@@ -47,24 +46,6 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 /// Bytes, written as one piece.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bytes(pub Vec<u8>);
-
-impl Bytes {
-    /// Tensors as one piece.
-    ///
-    /// # Errors
-    /// When they cannot be encoded.
-    pub fn from_tensors(tensors: &Tensors) -> Result<Self> {
-        Ok(Self(tensors.encode(None)?))
-    }
-
-    /// The tensors in it.
-    ///
-    /// # Errors
-    /// When the bytes are not those of tensors.
-    pub fn tensors(&self) -> Result<Tensors> {
-        Tensors::decode(&self.0)
-    }
-}
 
 impl Serialize for Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -158,58 +139,8 @@ pub struct Begin {
     pub threads: usize,
     /// Where each process runs.
     pub machines: Vec<Machine>,
-    /// What its workers take up, when the run goes on from a checkpoint.
-    pub state: Option<State>,
-}
-
-/// A checkpoint on its way to another process.
-#[derive(Serialize, Deserialize)]
-pub struct State {
-    folder: String,
-    manifest: String,
-    model: Bytes,
-    optimizer: Bytes,
-    /// Whose rank it is for, and what only that rank needs.
-    rank: usize,
-    own: Bytes,
-}
-
-impl State {
-    /// What a rank needs of a checkpoint.
-    ///
-    /// # Errors
-    /// When it cannot be encoded, or has nothing of the rank.
-    pub fn new(checkpoint: &Checkpoint, rank: usize) -> Result<Self> {
-        let own = checkpoint.ranks.get(rank);
-        let own = own.with_context(|| format!("the checkpoint has no rank {rank}"))?;
-        Ok(Self {
-            folder: checkpoint.folder.display().to_string(),
-            manifest: serde_json::to_string(&checkpoint.manifest)?,
-            model: Bytes::from_tensors(&checkpoint.model)?,
-            optimizer: Bytes::from_tensors(&checkpoint.optimizer)?,
-            rank,
-            own: Bytes::from_tensors(own)?,
-        })
-    }
-
-    /// The checkpoint, but for what other ranks have of their own.
-    ///
-    /// # Errors
-    /// When the bytes are not what [`new`](Self::new) made.
-    pub fn checkpoint(&self) -> Result<Checkpoint> {
-        let manifest: Manifest = serde_json::from_str(&self.manifest)?;
-        let mut ranks = vec![Tensors::default(); manifest.world_size];
-        if let Some(own) = ranks.get_mut(self.rank) {
-            *own = self.own.tensors()?;
-        }
-        Ok(Checkpoint {
-            folder: PathBuf::from(&self.folder),
-            manifest,
-            model: self.model.tensors()?,
-            optimizer: self.optimizer.tensors()?,
-            ranks,
-        })
-    }
+    /// What its worker takes up, when the run goes on from a checkpoint, of which other ranks' own is left out.
+    pub from: Option<Checkpoint>,
 }
 
 #[cfg(test)]

@@ -12,4 +12,4 @@ mod messages;
 
 pub use agree::accept;
 pub use job::{Job, SLOWEST, control_channel, launched};
-pub use messages::{Begin, Bytes, ControlMessage, Hello, State, decode, encode};
+pub use messages::{Begin, Bytes, ControlMessage, Hello, decode, encode};

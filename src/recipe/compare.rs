@@ -1,5 +1,6 @@
 //! Two recipes, key by key: whether a run begun with one may go on with the other.
 
+use super::schema::join;
 use super::settings::Recipe;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -89,7 +90,7 @@ impl Recipe {
 }
 
 /// Whether a key is in the list, or in a table of the list.
-fn is_one_of(key: &str, list: &[&str]) -> bool {
+pub fn is_one_of(key: &str, list: &[&str]) -> bool {
     let is =
         |name: &&str| key == *name || key.strip_prefix(*name).is_some_and(|k| k.starts_with('.'));
     list.iter().any(is)
@@ -136,19 +137,23 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// A recipe as one value for each key.
 fn keys(recipe: &Recipe) -> Result<BTreeMap<String, Value>> {
+    Ok(flat(toml::Table::try_from(recipe)?))
+}
+
+/// A table as one value for each key, by path.
+pub fn flat(table: toml::Table) -> BTreeMap<String, Value> {
     let mut keys = BTreeMap::new();
-    let mut open = vec![(String::new(), Value::Table(toml::Table::try_from(recipe)?))];
+    let mut open = vec![(String::new(), Value::Table(table))];
     while let Some((path, value)) = open.pop() {
         match value {
-            Value::Table(table) => open.extend(table.into_iter().map(|(key, value)| {
-                (if path.is_empty() { key } else { format!("{path}.{key}") }, value)
-            })),
+            Value::Table(table) => {
+                open.extend(table.into_iter().map(|(key, value)| (join(&path, &key), value)));
+            }
             value => drop(keys.insert(path, value)),
         }
     }
-    Ok(keys)
+    keys
 }
 
 #[cfg(test)]
@@ -157,8 +162,7 @@ mod tests {
     use super::*;
 
     fn recipe(sets: &[&str]) -> Recipe {
-        let sets = sets.iter().map(ToString::to_string).collect();
-        Source { sets, ..Source::default() }.load().unwrap()
+        Source::of(sets.iter().copied()).load().unwrap()
     }
 
     fn objections(old: &[&str], new: &[&str]) -> Vec<String> {

@@ -80,31 +80,6 @@ pub fn named(parts: &[Part], name: &str) -> Vec<Part> {
     found
 }
 
-/// The same parts without the keys of tables that an earlier part has shown: what may hold such a
-/// table says where.
-pub fn each_table_once(mut parts: Vec<Part>) -> Vec<Part> {
-    for place in 1..parts.len() {
-        let (before, rest) = parts.split_at_mut(place);
-        let part = &mut rest[0];
-        let of: Vec<String> = part.keys.iter().map(|key| format!("{}.", key.path)).collect();
-        for holder in of {
-            let is_in = |key: &Key| key.path.starts_with(&holder);
-            let inner = |part: &Part| -> Vec<Key> {
-                part.keys.iter().filter(|key| is_in(key)).cloned().collect()
-            };
-            let table = inner(part);
-            let shown = before.iter().find(|before| !table.is_empty() && inner(before) == table);
-            if let Some(shown) = shown {
-                part.keys.retain(|key| !is_in(key));
-                for key in part.keys.iter_mut().filter(|key| holder == format!("{}.", key.path)) {
-                    key.about.push_str(&format!(" Its own keys: as of `{}`.", shown.written));
-                }
-            }
-        }
-    }
-    parts
-}
-
 impl Part {
     fn at(name: &str, written: &str) -> Self {
         Self { name: name.into(), written: written.into(), about: String::new(), keys: Vec::new() }
@@ -250,7 +225,7 @@ fn in_toml(value: &Value) -> Option<String> {
 }
 
 /// The values that a schema allows, in words.
-fn values(of: &Value) -> String {
+pub(super) fn values(of: &Value) -> String {
     let several = alternatives(of);
     if let (Some((key, _)), 2..) = (several.first().and_then(|one| tag(one)), several.len())
         && several.iter().all(|one| tag(one).is_some())

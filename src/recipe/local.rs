@@ -5,26 +5,21 @@ use super::optimizer::Sgd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How often ranks exchange. With local steps every rank updates its own weights by its own gradients for
-/// a *round* of steps. At its end the ranks exchange their *progress*, the weights at the round's
-/// beginning minus the weights now, by the recipe's scheme; the mean is the gradient of the outer
-/// optimizer, whose weights are the next round's beginning on every rank (local SGD: Stich 2019; DiLoCo:
-/// Douillard et al. 2023, algorithm 1). The last step of a run ends a round.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Local {
-    /// Steps of a round; 1 for an exchange of gradients at every step.
-    #[schemars(range(min = 1))]
-    pub steps: u64,
-    /// Steps at the run's beginning that exchange gradients (post-local SGD: Lin et al. 2020).
-    pub after: u64,
-    /// What becomes of the optimizer's vectors at the end of a round.
-    pub state: InnerState,
-}
-
-impl Default for Local {
-    fn default() -> Self {
-        Self { steps: 1, after: 0, state: InnerState::Own }
+settings! {
+    /// How often ranks exchange. With local steps every rank updates its own weights by its own gradients for
+    /// a *round* of steps. At its end the ranks exchange their *progress*, the weights at the round's
+    /// beginning minus the weights now, by the recipe's scheme; the mean is the gradient of the outer
+    /// optimizer, whose weights are the next round's beginning on every rank (local SGD: Stich 2019; DiLoCo:
+    /// Douillard et al. 2023, algorithm 1). The last step of a run ends a round.
+    #[derive(Copy)]
+    pub struct Local {
+        /// Steps of a round; 1 for an exchange of gradients at every step.
+        #[schemars(range(min = 1))]
+        pub steps: u64 = 1,
+        /// Steps at the run's beginning that exchange gradients (post-local SGD: Lin et al. 2020).
+        pub after: u64 = 0,
+        /// What becomes of the optimizer's vectors at the end of a round.
+        pub state: InnerState = InnerState::Own,
     }
 }
 
@@ -38,44 +33,31 @@ pub enum InnerState {
     Averaged,
 }
 
-/// The outer optimizer, which takes the mean progress of a round as its gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Outer {
-    /// Which one it is.
-    pub kind: OuterKind,
-    /// The learning rate; 1 without momentum takes the mean of the ranks' weights.
-    #[schemars(extend("exclusiveMinimum" = 0.0))]
-    pub learning_rate: f64,
-    /// Momentum, 0 to below 1; 0 for none.
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub momentum: f64,
-    /// Nesterov's form of momentum (with 0.9 and a learning rate of 0.7 DiLoCo's).
-    pub nesterov: bool,
-    /// Fragments that are exchanged one at a time, each once in a round (Streaming DiLoCo: Douillard et al. 2025, arXiv
-    /// 2501.18512, section 2.2). A fragment is a run of whole buckets. Of P fragments and rounds of H steps the one of
-    /// number p, from 1 on, is exchanged p·H/P steps into each round. The last step of a run exchanges all.
-    #[schemars(range(min = 1))]
-    pub fragments: u64,
-    /// Steps that a rank goes on with while an exchange is under way, whose mean it then takes (section 2.3, τ).
-    pub delay: u64,
-    /// With a delay, the share α of its own weights that a rank keeps of the fragment when the mean arrives, 0 to below
-    /// 1: it goes on from α·own + (1 − α)·outer weights (section 2.3, equation 3).
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub mix: f64,
-}
-
-impl Default for Outer {
-    fn default() -> Self {
-        Self {
-            kind: OuterKind::Sgd,
-            learning_rate: 1.0,
-            momentum: 0.0,
-            nesterov: false,
-            fragments: 1,
-            delay: 0,
-            mix: 0.5,
-        }
+settings! {
+    /// The outer optimizer, which takes the mean progress of a round as its gradient.
+    #[derive(Copy)]
+    pub struct Outer {
+        /// Which one it is.
+        pub kind: OuterKind = OuterKind::Sgd,
+        /// The learning rate; 1 without momentum takes the mean of the ranks' weights.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub learning_rate: f64 = 1.0,
+        /// Momentum, 0 to below 1; 0 for none.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub momentum: f64 = 0.0,
+        /// Nesterov's form of momentum (with 0.9 and a learning rate of 0.7 DiLoCo's).
+        pub nesterov: bool = false,
+        /// Fragments that are exchanged one at a time, each once in a round (Streaming DiLoCo: Douillard et al. 2025, arXiv
+        /// 2501.18512, section 2.2). A fragment is a run of whole buckets. Of P fragments and rounds of H steps the one of
+        /// number p, from 1 on, is exchanged p·H/P steps into each round. The last step of a run exchanges all.
+        #[schemars(range(min = 1))]
+        pub fragments: u64 = 1,
+        /// Steps that a rank goes on with while an exchange is under way, whose mean it then takes (section 2.3, τ).
+        pub delay: u64 = 0,
+        /// With a delay, the share α of its own weights that a rank keeps of the fragment when the mean arrives, 0 to below
+        /// 1: it goes on from α·own + (1 − α)·outer weights (section 2.3, equation 3).
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub mix: f64 = 0.5,
     }
 }
 
@@ -85,17 +67,6 @@ impl Default for Outer {
 pub enum OuterKind {
     /// Stochastic gradient descent.
     Sgd,
-}
-
-impl Local {
-    /// # Errors
-    /// A sentence that names the key and what to write instead.
-    pub(super) fn validate(&self) -> Result<(), String> {
-        match self.steps {
-            0 => Err("local.steps = 0: write 1 for an exchange at every step, or how many steps a rank trains by itself".into()),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Outer {
@@ -110,13 +81,8 @@ impl Outer {
         self.fragments > 1 || self.delay > 0
     }
 
-    /// # Errors
-    /// A sentence that names the key and what to write instead.
     pub(super) fn validate(&self, local: &Local) -> Result<(), String> {
-        let (Self { fragments, delay, mix, .. }, steps) = (*self, local.steps);
-        if fragments == 0 {
-            return Err("outer.fragments = 0: write 1 to exchange everything at once".into());
-        }
+        let (Self { fragments, delay, .. }, steps) = (*self, local.steps);
         if fragments > steps {
             return Err(format!(
                 "outer.fragments = {fragments} are exchanged at as many steps of a round, and local.steps = {steps}; \
@@ -132,21 +98,6 @@ impl Outer {
                 "outer.delay = {delay} must be below the steps from one exchange to the next, {}: local.steps = \
                  {steps} over outer.fragments = {fragments}; write {fits}, or more local.steps",
                 steps / fragments
-            ));
-        }
-        if !(0.0..1.0).contains(&mix) {
-            return Err(format!("outer.mix = {mix} must be at least 0 and below 1"));
-        }
-        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
-            return Err(format!(
-                "outer.learning_rate = {} must be above 0; 1 takes the mean of the ranks' weights",
-                self.learning_rate
-            ));
-        }
-        if !(0.0..1.0).contains(&self.momentum) {
-            return Err(format!(
-                "outer.momentum = {} must be at least 0 and below 1",
-                self.momentum
             ));
         }
         match self.nesterov && self.momentum == 0.0 {

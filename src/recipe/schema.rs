@@ -11,11 +11,15 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 
 /// The parts of a recipe that are chosen by name: `scheme = "topk"` is short for
 /// `[scheme] kind = "topk"`.
 pub(super) const CHOSEN_BY_NAME: [&str; 6] =
     ["dataset", "model", "scheme", "optimizer", "schedule", "average"];
+
+/// [`Recipe::schema`], made once.
+pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(Recipe::schema);
 
 /// The schema of a file that serde reads as a `T`. It has no references, so that each key has
 /// everything about it in one place, and nothing is null, which TOML has not.
@@ -68,10 +72,11 @@ pub fn all_that_is_missing(
     schema: &Value,
     found: toml::Table,
 ) -> anyhow::Error {
-    let mut all = Vec::new();
-    if format!("{error:#}").contains("missing field") {
-        look_for_missing(schema, &toml::Value::Table(found), "", &mut all);
-    }
+    let found = toml::Value::Table(found);
+    let all = match format!("{error:#}").contains("missing field") {
+        true => look(schema, &found).missing,
+        false => Vec::new(),
+    };
     if all.is_empty() {
         return error;
     }
@@ -118,45 +123,62 @@ pub(super) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
 }
 
-fn look_for_missing(schema: &Value, found: &toml::Value, path: &str, all: &mut Vec<String>) {
-    let alternatives = alternatives(schema);
-    match found {
-        toml::Value::Table(found) => {
-            let is_it = |table: &&Value| {
-                tag(table).is_none_or(|(key, of)| {
-                    found.get(key).is_some_and(|said| said.as_str() == Some(of))
-                })
-            };
-            let tables = alternatives.iter().filter(|of| of.get("type") == Some(&json!("object")));
-            let Some(table) = tables.copied().find(is_it) else {
-                let untold = alternatives.iter().find_map(|table| tag(table));
-                if let Some((key, _)) = untold.filter(|(key, _)| !found.contains_key(*key)) {
-                    all.push(format!("`{}`", join(path, key)));
-                }
-                return;
-            };
-            for (key, of) in properties(table) {
-                match found.get(key) {
-                    Some(value) => look_for_missing(of, value, &join(path, key), all),
-                    None if requires(table, key) => {
-                        all.push(in_brackets(&join(path, key), about(of)));
+/// What there is to say of a file by its schema.
+#[derive(Default)]
+pub(super) struct Seen<'a> {
+    /// The keys that it must have and has not, each with what it is.
+    pub(super) missing: Vec<String>,
+    /// The numbers in it, each with its path and its schema.
+    pub(super) numbers: Vec<(String, &'a toml::Value, &'a Value)>,
+}
+
+/// Looks through a file along its schema.
+pub(super) fn look<'a>(schema: &'a Value, found: &'a toml::Value) -> Seen<'a> {
+    let mut seen = Seen::default();
+    seen.add(schema, found, "");
+    seen
+}
+
+impl<'a> Seen<'a> {
+    fn add(&mut self, schema: &'a Value, found: &'a toml::Value, path: &str) {
+        let alternatives = alternatives(schema);
+        match found {
+            toml::Value::Table(found) => {
+                let said = |key: &str| found.get(key).and_then(toml::Value::as_str);
+                let is_it =
+                    |table: &&Value| tag(table).is_none_or(|(key, of)| said(key) == Some(of));
+                let mut tables = alternatives.iter().filter(|of| of["type"] == "object");
+                let Some(table) = tables.clone().copied().find(is_it) else {
+                    let untold = tables.find_map(|table| tag(table));
+                    if let Some((key, _)) = untold.filter(|(key, _)| !found.contains_key(*key)) {
+                        self.missing.push(format!("`{}`", join(path, key)));
                     }
-                    None => {}
+                    return;
+                };
+                for (key, of) in properties(table) {
+                    match found.get(key) {
+                        Some(value) => self.add(of, value, &join(path, key)),
+                        None if requires(table, key) => {
+                            self.missing.push(in_brackets(&join(path, key), about(of)));
+                        }
+                        None => {}
+                    }
+                }
+                if let Some(of) = table.get("additionalProperties").filter(|of| of.is_object()) {
+                    found.iter().for_each(|(key, value)| self.add(of, value, &join(path, key)));
                 }
             }
-            if let Some(of) = table.get("additionalProperties").filter(|of| of.is_object()) {
-                for (key, value) in found {
-                    look_for_missing(of, value, &join(path, key), all);
+            toml::Value::Array(found) => {
+                let Some(of) = alternatives.iter().find_map(|of| of.get("items")) else { return };
+                for (i, value) in found.iter().enumerate() {
+                    self.add(of, value, &format!("{path}[{i}]"));
                 }
             }
-        }
-        toml::Value::Array(found) => {
-            let Some(of) = alternatives.iter().find_map(|of| of.get("items")) else { return };
-            for (i, value) in found.iter().enumerate() {
-                look_for_missing(of, value, &format!("{path}[{i}]"), all);
+            toml::Value::Integer(_) | toml::Value::Float(_) => {
+                self.numbers.push((path.into(), found, schema));
             }
+            _ => {}
         }
-        _ => {}
     }
 }
 
@@ -336,8 +358,7 @@ mod tests {
                 Some((list, key)) => format!("{list}=[{{ rank = 0, {} = {value} }}]", &key[1..]),
             };
             let beside = self.beside().into_iter().map(str::to_string);
-            let sets = self.with.iter().cloned().chain(beside).chain([said]).collect();
-            Source { sets, ..Source::default() }.load().is_ok()
+            Source::of(self.with.iter().cloned().chain(beside).chain([said])).load().is_ok()
         }
 
         /// Says of values within the bounds and just outside whether a recipe should take them.

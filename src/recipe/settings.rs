@@ -96,39 +96,26 @@ pub struct Recipe {
     pub checkpoint: Checkpoint,
 }
 
-/// How gradients travel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Exchange {
-    /// The shape that messages travel in: `allgather`, `server`, `sharded`, or
-    /// `{ kind = "two-level", group = 4 }`.
-    pub topology: exchange::Topology,
-    /// What a server sends back, or the owner of a shard: with `topology = "server"` `exact` unless said, with
-    /// `topology = "sharded"` only `compressed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub downlink: Option<exchange::Downlink>,
-    /// Seconds that a rank waits for another before the run is ended.
-    #[schemars(range(max = 86_400.0), extend("exclusiveMinimum" = 0.0))]
-    pub timeout: f64,
-    /// Steps between two comparisons of the replicas' hashes; 0 for never.
-    pub compare_replicas_every: u64,
-    /// Buckets leave while the backward pass still runs; the result is the same, bit for bit.
-    pub overlap: bool,
-    /// With overlap: buckets that follow each other travel together until they hold so many bytes
-    /// of f32 gradient.
-    pub overlap_bytes: usize,
-}
-
-impl Default for Exchange {
-    fn default() -> Self {
-        Self {
-            topology: exchange::Topology::default(),
-            downlink: None,
-            timeout: 300.0,
-            compare_replicas_every: 50,
-            overlap: false,
-            overlap_bytes: 1 << 20,
-        }
+settings! {
+    /// How gradients travel.
+    pub struct Exchange {
+        /// The shape that messages travel in: `allgather`, `server`, `sharded`, or
+        /// `{ kind = "two-level", group = 4 }`.
+        pub topology: exchange::Topology = exchange::Topology::default(),
+        /// What a server sends back, or the owner of a shard: with `topology = "server"` `exact` unless said, with
+        /// `topology = "sharded"` only `compressed`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub downlink: Option<exchange::Downlink> = None,
+        /// Seconds that a rank waits for another before the run is ended.
+        #[schemars(range(max = 86_400.0), extend("exclusiveMinimum" = 0.0))]
+        pub timeout: f64 = 300.0,
+        /// Steps between two comparisons of the replicas' hashes; 0 for never.
+        pub compare_replicas_every: u64 = 50,
+        /// Buckets leave while the backward pass still runs; the result is the same, bit for bit.
+        pub overlap: bool = false,
+        /// With overlap: buckets that follow each other travel together until they hold so many bytes
+        /// of f32 gradient.
+        pub overlap_bytes: usize = 1 << 20,
     }
 }
 
@@ -139,20 +126,15 @@ impl Exchange {
     }
 }
 
-/// What becomes of a run that loses a worker: one that panics, fails, stalls or sends messages that
-/// cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Faults {
-    /// How it goes on, if it does.
-    pub on_worker_loss: OnWorkerLoss,
-    /// How often at most.
-    pub restarts: u64,
-}
-
-impl Default for Faults {
-    fn default() -> Self {
-        Self { on_worker_loss: OnWorkerLoss::Stop, restarts: 3 }
+settings! {
+    /// What becomes of a run that loses a worker: one that panics, fails, stalls or sends messages that
+    /// cannot be read.
+    #[derive(Copy, Eq)]
+    pub struct Faults {
+        /// How it goes on, if it does.
+        pub on_worker_loss: OnWorkerLoss = OnWorkerLoss::Stop,
+        /// How often at most.
+        pub restarts: u64 = 3,
     }
 }
 
@@ -168,64 +150,46 @@ pub enum OnWorkerLoss {
     Shrink,
 }
 
-/// How long, in what batches, with what loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Train {
-    /// Passes over the training set.
-    #[schemars(range(min = 1))]
-    pub epochs: u64,
-    /// Updates after which the run ends early; absent for all epochs. A schedule that spans the run
-    /// (`cosine`, `triangular`) is shortened with it; a warm-up, which is in epochs, is not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub max_steps: Option<u64>,
-    /// Samples per rank in one forward pass (local batch).
-    #[schemars(range(min = 1))]
-    pub batch: usize,
-    /// Forward passes per update; the gradient is compressed once per update.
-    #[schemars(range(min = 1))]
-    pub accumulate: usize,
-    /// Images are changed at random in training, as `augment` says.
-    pub augment: bool,
-    /// Label smoothing, 0 to 1 (Szegedy et al. 2016, section 7).
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub label_smoothing: f64,
-    /// The largest allowed global norm of the mean gradient; 0 or absent for no clipping.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0))]
-    pub clip_norm: Option<f64>,
-    /// What becomes of batch norm's running statistics, which differ between ranks.
-    pub batch_norm: BatchNorm,
-    /// Forward passes of each rank over training samples from which batch norm's running statistics are
-    /// computed anew before each evaluation, so that they are those of the present weights; training
-    /// goes on with its own. 0 for none, as PyTorch does.
-    #[schemars(range(max = 1000))]
-    pub recalibrate: usize,
-    /// How each test image is looked at: `one`, as it is; `mirror`, the mean of its logits and those of
-    /// its mirror image; `mirror-translate`, half of that and half of the same for the image moved by
-    /// one pixel, up and left, and down and right (Jordan 2024, section 3.5).
-    pub test_views: TestViews,
-    /// Epochs between two evaluations on the test set; the last epoch is always evaluated.
-    #[schemars(range(min = 1))]
-    pub evaluate_every: u64,
-}
-
-impl Default for Train {
-    fn default() -> Self {
-        Self {
-            epochs: 10,
-            max_steps: None,
-            batch: 64,
-            accumulate: 1,
-            augment: true,
-            label_smoothing: 0.0,
-            clip_norm: None,
-            batch_norm: BatchNorm::Averaged,
-            recalibrate: 4,
-            test_views: TestViews::One,
-            evaluate_every: 1,
-        }
+settings! {
+    /// How long, in what batches, with what loss.
+    pub struct Train {
+        /// Passes over the training set.
+        #[schemars(range(min = 1))]
+        pub epochs: u64 = 10,
+        /// Updates after which the run ends early; absent for all epochs. A schedule that spans the run
+        /// (`cosine`, `triangular`) is shortened with it; a warm-up, which is in epochs, is not.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 1))]
+        pub max_steps: Option<u64> = None,
+        /// Samples per rank in one forward pass (local batch).
+        #[schemars(range(min = 1))]
+        pub batch: usize = 64,
+        /// Forward passes per update; the gradient is compressed once per update.
+        #[schemars(range(min = 1))]
+        pub accumulate: usize = 1,
+        /// Images are changed at random in training, as `augment` says.
+        pub augment: bool = true,
+        /// Label smoothing, 0 to 1 (Szegedy et al. 2016, section 7).
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub label_smoothing: f64 = 0.0,
+        /// The largest allowed global norm of the mean gradient; 0 or absent for no clipping.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 0.0))]
+        pub clip_norm: Option<f64> = None,
+        /// What becomes of batch norm's running statistics, which differ between ranks.
+        pub batch_norm: BatchNorm = BatchNorm::Averaged,
+        /// Forward passes of each rank over training samples from which batch norm's running statistics are
+        /// computed anew before each evaluation, so that they are those of the present weights; training
+        /// goes on with its own. 0 for none, as PyTorch does.
+        #[schemars(range(max = 1000))]
+        pub recalibrate: usize = 4,
+        /// How each test image is looked at: `one`, as it is; `mirror`, the mean of its logits and those of
+        /// its mirror image; `mirror-translate`, half of that and half of the same for the image moved by
+        /// one pixel, up and left, and down and right (Jordan 2024, section 3.5).
+        pub test_views: TestViews = TestViews::One,
+        /// Epochs between two evaluations on the test set; the last epoch is always evaluated.
+        #[schemars(range(min = 1))]
+        pub evaluate_every: u64 = 1,
     }
 }
 
@@ -254,68 +218,48 @@ pub enum BatchNorm {
     Synchronised,
 }
 
-/// What is written down, and where.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Record {
-    /// The folder that runs are written under.
-    pub out: PathBuf,
-    /// What the run is called, in place of its folder on the command line, and in reports.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Words by which `gradwire runs --tag TAG` finds the run.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tags: Vec<String>,
-    /// Steps between two records of a step.
-    #[schemars(range(min = 1))]
-    pub every: u64,
-    /// Steps between two histograms of gradients and residuals; 0 for none.
-    pub histograms_every: u64,
-    /// The parameters that histograms are made of, such as `["conv*", "fc.weight"]`, `["*"]` for all;
-    /// absent for the largest weight of each part of the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub histograms: Option<Vec<String>>,
-    /// Whether every step's sizes and times are recorded, for `gradwire network replay`.
-    pub network: bool,
-    /// Steps between two gradients of rank 0 written to the run's folder, with the residuals that are
-    /// added to them, for `bench codecs --gradient`; 0 for none.
-    pub gradients: u64,
-}
-
-impl Default for Record {
-    fn default() -> Self {
-        Self {
-            out: PathBuf::from("runs/out"),
-            name: None,
-            tags: Vec::new(),
-            every: 10,
-            histograms_every: 200,
-            histograms: None,
-            network: true,
-            gradients: 0,
-        }
+settings! {
+    /// What is written down, and where.
+    pub struct Record {
+        /// The folder that runs are written under.
+        pub out: PathBuf = PathBuf::from("runs/out"),
+        /// What the run is called, in place of its folder on the command line, and in reports.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub name: Option<String> = None,
+        /// Words by which `gradwire runs --tag TAG` finds the run.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub tags: Vec<String> = Vec::new(),
+        /// Steps between two records of a step.
+        #[schemars(range(min = 1))]
+        pub every: u64 = 10,
+        /// Steps between two histograms of gradients and residuals; 0 for none.
+        pub histograms_every: u64 = 200,
+        /// The parameters that histograms are made of, such as `["conv*", "fc.weight"]`, `["*"]` for all;
+        /// absent for the largest weight of each part of the model.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub histograms: Option<Vec<String>> = None,
+        /// Whether every step's sizes and times are recorded, for `gradwire network replay`.
+        pub network: bool = true,
+        /// Steps between two gradients of rank 0 written to the run's folder, with the residuals that are
+        /// added to them, for `bench codecs --gradient`; 0 for none.
+        pub gradients: u64 = 0,
     }
 }
 
-/// What is kept to go on from, and how often. The end of a run is kept in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Checkpoint {
-    /// Steps between two checkpoints; 0 for none by steps.
-    pub every_steps: u64,
-    /// Minutes between two checkpoints; 0 for none by time.
-    #[schemars(range(min = 0.0, max = 1e6))]
-    pub every_minutes: f64,
-    /// How many of the newest are kept; 0 for no checkpoints at all.
-    pub keep_last: usize,
-    /// Whether the epoch of the best test accuracy, or of a text the least loss, is kept as well: one more checkpoint
-    /// each time that it is surpassed.
-    pub keep_best: bool,
-}
-
-impl Default for Checkpoint {
-    fn default() -> Self {
-        Self { every_steps: 0, every_minutes: 10.0, keep_last: 2, keep_best: false }
+settings! {
+    /// What is kept to go on from, and how often. The end of a run is kept in any case.
+    #[derive(Copy)]
+    pub struct Checkpoint {
+        /// Steps between two checkpoints; 0 for none by steps.
+        pub every_steps: u64 = 0,
+        /// Minutes between two checkpoints; 0 for none by time.
+        #[schemars(range(min = 0.0, max = 1e6))]
+        pub every_minutes: f64 = 10.0,
+        /// How many of the newest are kept; 0 for no checkpoints at all.
+        pub keep_last: usize = 2,
+        /// Whether the epoch of the best test accuracy, or of a text the least loss, is kept as well: one more checkpoint
+        /// each time that it is surpassed.
+        pub keep_best: bool = false,
     }
 }
 

@@ -1,8 +1,8 @@
 //! From files, flags and `--set` to a typed [`Recipe`].
 
-use super::schema::{CHOSEN_BY_NAME, all_that_is_missing};
+use super::schema::{CHOSEN_BY_NAME, SCHEMA, all_that_is_missing};
 use super::settings::Recipe;
-use super::typed::{did_you_mean, typed};
+use super::typed::{check_bounds, did_you_mean, typed};
 use crate::text::three_digits;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::Scheme;
@@ -55,11 +55,16 @@ pub struct Source {
 }
 
 impl Source {
+    /// The first-look recipe with these `path=value` pairs.
+    pub fn of<S: Into<String>>(sets: impl IntoIterator<Item = S>) -> Self {
+        Self { sets: sets.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
     /// Reads, changes, types and checks the recipe.
     ///
     /// # Errors
     /// When the file cannot be read or is no TOML (with line and column), when a key or a value
-    /// is unknown (with the nearest valid one), or when [`Recipe::validate`] refuses; of a file with
+    /// is unknown (with the nearest valid one), or when the recipe contradicts itself; of a file with
     /// its name.
     pub fn load(&self) -> Result<Recipe> {
         let recipe = Recipe::from_table(self.table()?);
@@ -75,7 +80,8 @@ impl Source {
     pub fn batch_note(&self, changed: &Recipe) -> Option<String> {
         let own = Self { flags: Vec::new(), sets: Vec::new(), ..self.clone() }.load().ok()?;
         let [before, now] = [&own, changed].map(|recipe| recipe.workers * recipe.local_batch());
-        let [rate, same] = [&own, changed].map(|recipe| recipe.optimizer.learning_rate());
+        let [rate, same] =
+            [&own, changed].map(|recipe| recipe.optimizer.definition().learning_rate());
         (before != now && rate == same).then(|| {
             format!(
                 "a step takes {now} samples, and {before} in the recipe {} as it is written; the learning rate \
@@ -220,7 +226,8 @@ impl Recipe {
     pub fn from_table(table: Table) -> Result<Self> {
         let found = table.clone();
         let recipe: Self = with_rules(table)
-            .map_err(|error| all_that_is_missing(error, "recipe", &Self::schema(), found))?;
+            .map_err(|error| all_that_is_missing(error, "recipe", &SCHEMA, found.clone()))?;
+        check_bounds(&Value::Table(found))?;
         recipe.validate()?;
         recipe.without_defaults()
     }
@@ -229,9 +236,6 @@ impl Recipe {
 /// The table of a whole recipe, silent about what surrounds the scheme wherever it says what is usual:
 /// another scheme then brings its own default policy, whether or not the recipe was written out. A table that
 /// is no recipe before it is changed stays as it is.
-///
-/// # Errors
-/// When what is usual does not fit TOML.
 fn without_defaults(mut table: Table) -> Result<Table> {
     let Ok(recipe) = with_rules(table.clone()) else { return Ok(table) };
     // Where there is no server, its answer is refused later on, and must not get lost here.
@@ -264,9 +268,6 @@ fn name_after(table: &mut Table, before: &Table) {
 }
 
 /// Applies `path=value` pairs in order.
-///
-/// # Errors
-/// When one is no such pair.
 fn assign(table: &mut Table, sets: &[String]) -> Result<()> {
     for assignment in sets {
         let (path, text) = assignment.split_once('=').with_context(|| {

@@ -1,15 +1,13 @@
 //! From a TOML value to its type; what does not fit is refused in words for people who write recipes.
 
 use super::keys;
-use super::settings::Recipe;
-use anyhow::Result;
+use super::schema::{SCHEMA, alternatives, look};
+use anyhow::{Result, ensure};
 use serde::de::DeserializeOwned;
+use serde_json::Value as Schema;
 use toml::Value;
 
 /// The typed form of a TOML value.
-///
-/// # Errors
-/// When a key is unknown or a value of the wrong type: with its path, and the nearest valid name.
 pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
     let value = value.into();
     let result: Result<T, _> = serde_path_to_error::deserialize(value.clone());
@@ -36,11 +34,47 @@ pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
     })
 }
 
+/// Parts of a recipe whose own checks have more to say than the bounds of their numbers.
+const CHECK_THEMSELVES: [&str; 6] = ["dataset", "samples", "model", "scheme", "policy", "augment"];
+
+/// Checks that the numbers of a recipe are within the bounds of its schema.
+///
+/// # Errors
+/// The first that is not, and what it may be.
+pub(super) fn check_bounds(recipe: &Value) -> Result<()> {
+    for (path, found, schema) in look(&SCHEMA, recipe).numbers {
+        if CHECK_THEMSELVES.iter().any(|part| path.starts_with(&format!("{part}."))) {
+            continue;
+        }
+        let (number, shown) = match found {
+            Value::Integer(number) => (*number as f64, number.to_string()),
+            found => {
+                found.as_float().map(|number| (number, format!("{number:?}"))).unwrap_or_default()
+            }
+        };
+        let several = alternatives(schema);
+        let is_number = |of: &&&Schema| of["type"] == "integer" || of["type"] == "number";
+        let of = several.iter().find(is_number).copied().unwrap_or(schema);
+        let bound = |key: &str| of.get(key).or(schema.get(key)).and_then(Schema::as_f64);
+        let fits = bound("minimum").is_none_or(|least| number >= least)
+            && bound("exclusiveMinimum").is_none_or(|least| number > least)
+            && bound("maximum").is_none_or(|most| number <= most)
+            && bound("exclusiveMaximum").is_none_or(|most| number < most);
+        ensure!(
+            fits && !number.is_nan(),
+            "{path} = {shown} must be a {}; `gradwire list keys {}` tells what it is",
+            keys::values(schema),
+            path.split('[').next().unwrap_or_default()
+        );
+    }
+    Ok(())
+}
+
 /// What to say of a setting that a part's kind does not have and other kinds do, such as a ratio of `dense`.
 fn of_another_kind(value: &Value, path: &str, message: &str) -> Option<String> {
     let setting = message.strip_prefix("unknown field `")?.split('`').next()?;
     let kind = value.get(path)?.get("kind")?.as_str()?;
-    let parts = keys::parts(&Recipe::schema());
+    let parts = keys::parts(&SCHEMA);
     let key = format!("{path}.{setting}");
     let having = parts.iter().filter(|part| part.keys.iter().any(|of| of.path == key));
     let having: Vec<&str> = having.filter_map(|part| part.name.split('.').nth(1)).collect();

@@ -17,10 +17,9 @@ impl Recipe {
     ///
     /// # Errors
     /// A sentence that names the key and what to write instead.
-    pub fn validate(&self) -> anyhow::Result<()> {
+    pub(super) fn validate(&self) -> anyhow::Result<()> {
         self.check_names()?;
-        self.check_counts()?;
-        self.check_numbers()?;
+        self.check_samples()?;
         self.check_parts()?;
         self.check_policy()?;
         self.fits()
@@ -50,29 +49,9 @@ impl Recipe {
         Ok(())
     }
 
-    /// Refuses numbers of workers, steps and the like that are none.
-    fn check_counts(&self) -> anyhow::Result<()> {
+    /// Refuses more samples than can be counted.
+    fn check_samples(&self) -> anyhow::Result<()> {
         let t = &self.train;
-        refuse(i64::try_from(self.seed).is_err(), || {
-            format!("seed = {} is too large; take a number below 2^63", self.seed)
-        })?;
-        refuse(self.workers == 0, || "workers = 0: at least one worker is needed".into())?;
-        refuse(self.workers > 1024, || {
-            format!("workers = {}: a run takes at most 1024 workers", self.workers)
-        })?;
-        refuse(self.threads > 1024, || {
-            format!("threads = {}: write 0 for each worker's share of the cores", self.threads)
-        })?;
-        for (key, value) in [
-            ("train.epochs", t.epochs),
-            ("train.batch", t.batch as u64),
-            ("train.accumulate", t.accumulate as u64),
-            ("train.evaluate_every", t.evaluate_every),
-            ("record.every", self.record.every),
-            ("train.max_steps", t.max_steps.unwrap_or(1)),
-        ] {
-            refuse(value == 0, || format!("{key} = 0: it must be at least 1"))?;
-        }
         let local = t.batch.checked_mul(t.accumulate);
         refuse(local.and_then(|local| local.checked_mul(self.workers)).is_none(), || {
             format!(
@@ -81,31 +60,6 @@ impl Recipe {
                  train.accumulate",
                 t.batch, t.accumulate, self.workers
             )
-        })
-    }
-
-    /// Refuses fractions and times out of their range.
-    fn check_numbers(&self) -> anyhow::Result<()> {
-        let t = &self.train;
-        refuse(!(0.0..1.0).contains(&t.label_smoothing), || {
-            format!(
-                "train.label_smoothing = {:?} must be at least 0 and below 1",
-                t.label_smoothing
-            )
-        })?;
-        refuse(t.clip_norm.is_some_and(|c| c.is_nan() || c < 0.0), || {
-            "train.clip_norm must be at least 0; 0 is no clipping".into()
-        })?;
-        let timeout = self.exchange.timeout;
-        refuse(!(timeout > 0.0 && timeout <= 86_400.0), || {
-            format!("exchange.timeout = {timeout:?} must be above 0 and at most 86400 seconds")
-        })?;
-        let minutes = self.checkpoint.every_minutes;
-        refuse(!(0.0..=1e6).contains(&minutes), || {
-            format!("checkpoint.every_minutes = {minutes:?} must be from 0 (off) to 1000000")
-        })?;
-        refuse(t.recalibrate > 1000, || {
-            format!("train.recalibrate = {}: some passes do, such as 4", t.recalibrate)
         })
     }
 
@@ -127,10 +81,8 @@ impl Recipe {
         self.samples.validate()?;
         self.dataset.validate(&self.samples)?;
         self.augment.validate().map_err(anyhow::Error::msg)?;
-        self.optimizer.validate().map_err(anyhow::Error::msg)?;
+        self.optimizer.definition().validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
-        self.average.validate().map_err(anyhow::Error::msg)?;
-        self.local.validate().map_err(anyhow::Error::msg)?;
         self.outer
             .map_or(Ok(()), |outer| outer.validate(&self.local))
             .map_err(anyhow::Error::msg)?;
@@ -169,7 +121,7 @@ impl Recipe {
         })?;
         let (table, momentum) = match (self.is_local(), self.outer) {
             (true, outer) => ("outer", outer.map_or(0.0, |outer| outer.momentum)),
-            (false, _) => ("optimizer", self.optimizer.momentum()),
+            (false, _) => ("optimizer", self.optimizer.definition().momentum()),
         };
         refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
             format!(

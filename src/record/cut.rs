@@ -32,10 +32,6 @@ impl Cut {
 /// Takes everything that tells of steps after `step` out of the records of `run`: events, lines of
 /// `network.jsonl`, gradients. So too what says that the run has ended, and lines that cannot be read.
 /// Each file is replaced as a whole, or left as it is where nothing has to go.
-///
-/// # Errors
-/// When a file cannot be read or replaced. What was cut until then stays cut; to do it again does
-/// no harm.
 pub(super) fn cut(disk: &Disk, run: &Path, step: u64) -> Result<Cut> {
     let mut cut = Cut::default();
     filter(disk, &run.join(METRICS), |line| match serde_json::from_slice::<Event>(line) {

@@ -180,7 +180,6 @@ fn learning(step: &Step, pace: &Pace) -> String {
     }
 }
 
-/// A warning.
 pub(super) fn warning(warning: &Warning) -> String {
     let word = style("warning").for_stderr().yellow().bold();
     match warning.step {

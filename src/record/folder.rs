@@ -68,14 +68,38 @@ pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
 const RUNS_PER_SECOND: u32 = 1000;
 
 /// Makes `<out>/<recipe>/<stamp>`, or `<stamp>-<name>` of a run with a name: a folder that did not exist
-/// before.
-pub(super) fn create(disk: &Disk, out: &Path, recipe: &str, name: Option<&str>) -> Result<PathBuf> {
+/// before, even
+/// of two that are made in one second.
+///
+/// # Errors
+/// When it cannot be made, with what is in its way.
+pub fn create_stamped(
+    disk: &Disk,
+    out: &Path,
+    recipe: &str,
+    name: Option<&str>,
+) -> Result<PathBuf> {
     let stamp = stamp(now());
-    create_at(disk, out, recipe, &name.map_or(stamp.clone(), |name| format!("{stamp}-{name}")))
+    let stamp = name.map_or(stamp.clone(), |name| format!("{stamp}-{name}"));
+    let runs = out.join(recipe);
+    disk.create_folders(&runs).with_context(|| cannot_make(&runs))?;
+    for run in 1..=RUNS_PER_SECOND {
+        let name = if run == 1 { stamp.clone() } else { format!("{stamp}-{run}") };
+        let folder = runs.join(name);
+        match disk.create_folder(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error).with_context(|| cannot_make(&folder)),
+        }
+    }
+    bail!("{RUNS_PER_SECOND} runs of {recipe} started in the second {stamp}: wait and try again")
 }
 
 /// Makes this folder, which did not exist before.
-pub(super) fn create_given(disk: &Disk, folder: &Path) -> Result<()> {
+///
+/// # Errors
+/// When it cannot be made, with what is in its way.
+pub fn create_given(disk: &Disk, folder: &Path) -> Result<()> {
     if let Some(parent) = folder.parent() {
         disk.create_folders(parent).with_context(|| cannot_make(parent))?;
     }
@@ -94,21 +118,6 @@ pub fn set_aside(disk: &Disk, folder: &Path) -> Result<()> {
     let aside = places.into_iter().find(|place| !place.exists()).unwrap_or_default();
     disk.rename(&folder, &aside)
         .with_context(|| format!("cannot move {} to {}", folder.display(), aside.display()))
-}
-
-fn create_at(disk: &Disk, out: &Path, recipe: &str, stamp: &str) -> Result<PathBuf> {
-    let runs = out.join(recipe);
-    disk.create_folders(&runs).with_context(|| cannot_make(&runs))?;
-    for run in 1..=RUNS_PER_SECOND {
-        let name = if run == 1 { stamp.to_owned() } else { format!("{stamp}-{run}") };
-        let folder = runs.join(name);
-        match disk.create_folder(&folder) {
-            Ok(()) => return Ok(folder),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).with_context(|| cannot_make(&folder)),
-        }
-    }
-    bail!("{RUNS_PER_SECOND} runs of {recipe} started in the second {stamp}: wait and try again")
 }
 
 /// A moment, in seconds since the Unix epoch, as a folder name that sorts by time:
@@ -136,7 +145,6 @@ pub(super) fn open(disk: &Disk, path: &Path) -> Result<File> {
     disk.create(path).with_context(|| cannot_write(path))
 }
 
-/// Makes a file with this content.
 pub(super) fn write(disk: &Disk, path: &Path, content: &str) -> Result<()> {
     open(disk, path)?.write_all(content.as_bytes()).with_context(|| cannot_write(path))
 }
@@ -186,7 +194,8 @@ mod tests {
         let nobodys = PathBuf::from("/proc/gradwire");
         places.extend(cfg!(target_os = "linux").then(|| (nobodys.clone(), &nobodys)));
         for (place, obstacle) in places {
-            let error = format!("{:#}", create(&Disk::default(), &place, "a", None).unwrap_err());
+            let error =
+                format!("{:#}", create_stamped(&Disk::default(), &place, "a", None).unwrap_err());
             let is_file = obstacle == &file;
             assert!(error.contains("is not a folder") == is_file, "{error}");
             assert!(error.contains("--out"), "{error}");

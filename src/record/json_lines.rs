@@ -11,9 +11,6 @@ pub(super) struct JsonLines<W>(W);
 impl JsonLines<Stream> {
     /// Writes at the end of a file whose lines are whole. They stay so: what a full disk has taken of a
     /// line is cut off before the next one is written.
-    ///
-    /// # Errors
-    /// When the file's length cannot be read.
     pub(super) fn in_file(file: File) -> io::Result<Self> {
         let length = file.length()?;
         Ok(Self(Box::new(WholeLines { file, length, torn: false })))

@@ -49,7 +49,6 @@ pub enum RunStatus {
 
 impl RunStatus {
     /// In one word.
-    #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
             Self::Finished => "finished",
@@ -63,7 +62,6 @@ impl RunStatus {
     }
 
     /// What went wrong, if anything did.
-    #[must_use]
     pub fn error(&self) -> Option<&str> {
         match self {
             Self::Failed { error } | Self::Diverged { error } | Self::Damaged { error } => {
@@ -74,7 +72,6 @@ impl RunStatus {
     }
 
     /// Whether figures of the whole run may be taken from it.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         *self == Self::Finished
     }
@@ -139,25 +136,21 @@ impl RunLog {
     }
 
     /// The run's folder.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// The events, in order.
-    #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
     /// When the record begins, in seconds since the Unix epoch.
-    #[must_use]
     pub fn began(&self) -> Option<f64> {
         Some(self.events.first()?.time)
     }
 
     /// The event with which the last process that trained the run began.
-    #[must_use]
     pub fn started(&self) -> Option<&Started> {
         self.events.iter().rev().find_map(|event| match &event.kind {
             Kind::Started(started) => Some(started),
@@ -166,7 +159,6 @@ impl RunLog {
     }
 
     /// The last step of the record; 0 before the first.
-    #[must_use]
     pub fn last_step(&self) -> u64 {
         let step = |event: &Event| match &event.kind {
             Kind::Step(step) => step.step,
@@ -178,7 +170,6 @@ impl RunLog {
     }
 
     /// The last evaluation's fraction of right answers.
-    #[must_use]
     pub fn test_accuracy(&self) -> Option<f64> {
         self.events.iter().rev().find_map(|event| match &event.kind {
             Kind::Epoch(epoch) => epoch.test_accuracy,
@@ -187,7 +178,6 @@ impl RunLog {
     }
 
     /// How the run ended, as far as its record tells: it cannot tell that a process is at work.
-    #[must_use]
     pub fn status(&self) -> RunStatus {
         let (mut status, mut planned) = (RunStatus::Stopped, 0);
         for event in &self.events {

@@ -8,9 +8,8 @@
 //! # fn main() -> anyhow::Result<()> {
 //! # let disk = gradwire::disk::Disk::default();
 //! # let (recipe, provenance, events) = (String::new(), Provenance::default(), Vec::<Event>::new());
-//! let place =
-//!     Destination::Stamped { out: "runs/out".as_ref(), recipe: "newcomer", name: None };
-//! let mut record = Record::create(&disk, place, &recipe, &provenance)?;
+//! let folder = create_stamped(&disk, "runs/out".as_ref(), "newcomer", None)?;
+//! let mut record = Record::create(&disk, folder, &recipe, &provenance)?;
 //! let mut console = Console::new(Mode::Default);
 //! for event in events {
 //!     if let Some(warning) = record.record(&event)? {
@@ -63,11 +62,13 @@ pub use event::{
     Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Rule, Started, Step, Tagged,
     Text, Warning,
 };
-pub use folder::{METRICS, PROVENANCE, RECIPE, is_run, is_written, lock, set_aside};
+pub use folder::{
+    METRICS, PROVENANCE, RECIPE, create_given, create_stamped, is_run, is_written, lock, set_aside,
+};
 pub use histogram::Histogram;
 pub use log::{RunLog, RunStatus};
 pub use provenance::{FileSum, Provenance};
-pub use run::{Destination, Record};
+pub use run::Record;
 pub use summary::{Phases, RuleTraffic, Summary};
 
 /// Somewhere bytes go.

@@ -142,7 +142,6 @@ impl Progress {
         }
     }
 
-    /// Takes the bar off the screen.
     pub(super) fn clear(&mut self) {
         if let Some((bar, _)) = self.bar.take() {
             bar.finish_and_clear();

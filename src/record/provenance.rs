@@ -81,7 +81,6 @@ impl Provenance {
     }
 
     /// Whether the program was built with changes that no commit holds: nobody can build it again.
-    #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.commit.as_ref().is_some_and(|commit| commit.ends_with("-dirty"))
     }

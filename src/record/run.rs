@@ -13,29 +13,12 @@ use crate::disk::{Disk, Lock};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// Where the record of a new run is to be.
-#[derive(Clone, Copy, Debug)]
-pub enum Destination<'a> {
-    /// In a folder of its own, `<out>/<recipe>/<stamp>`.
-    Stamped {
-        /// The folder that runs are written under.
-        out: &'a Path,
-        /// The recipe's name.
-        recipe: &'a str,
-        /// What the run is called, if anything: its folder is then `<out>/<recipe>/<stamp>-<name>`.
-        name: Option<&'a str>,
-    },
-    /// In this folder, which does not exist.
-    Given(&'a Path),
-}
-
 /// The files of one run.
 ///
 /// `metrics.jsonl` is the record of truth: when it cannot be written, [`Record::record`] fails and
 /// the run should stop. The TensorBoard file is a view of it: when that cannot be written, the run
 /// goes on without it, and one warning says so.
 pub struct Record {
-    out: PathBuf,
     folder: PathBuf,
     lines: JsonLines<Stream>,
     tensorboard: Option<TensorBoard<Stream>>,
@@ -46,37 +29,27 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes the run's folder and the files in it.
+    /// Makes the files in a run's folder, which is empty.
     ///
     /// `resolved` is the resolved recipe as TOML; it is also kept as a text of TensorBoard.
-    /// Two runs that start in the same second get different folders.
     ///
     /// # Errors
-    /// The folder or a file in it cannot be made; the error says which and what to do.
+    /// A file cannot be made; the error says which and what to do.
     pub fn create(
         disk: &Disk,
-        destination: Destination<'_>,
+        folder: PathBuf,
         resolved: &str,
         provenance: &Provenance,
     ) -> Result<Self> {
         let text = format!("```toml\n{}\n```", resolved.trim_end());
         let begun = Event::from(Text { step: 0, tag: "recipe".into(), text });
-        let (out, folder) = match destination {
-            Destination::Stamped { out, recipe, name } => {
-                (out, folder::create(disk, out, recipe, name)?)
-            }
-            Destination::Given(folder) => {
-                folder::create_given(disk, folder)?;
-                (folder.parent().unwrap_or(folder), folder.to_path_buf())
-            }
-        };
         let lock = lock(disk, &folder)?;
         folder::write(disk, &folder.join(RECIPE), resolved)?;
         folder::write(disk, &folder.join(PROVENANCE), &provenance.to_json())?;
         let lines = append(disk, &folder.join(METRICS))?;
         let trial = Trial::new(resolved, &folder, begun.time)?;
         let curves = TensorBoard::create(disk, &folder, &trial, begun.time)?;
-        let record = Self::new(out, folder, lines, curves);
+        let record = Self::new(folder, lines, curves);
         let mut record = Self { _lock: Some(lock), ..record };
         record.record(&begun)?;
         Ok(record)
@@ -113,20 +86,13 @@ impl Record {
         let log = RunLog::read(disk, folder)?;
         let trial = Trial::new(resolved, folder, log.began().unwrap_or(summary.started))?;
         let curves = TensorBoard::rewrite(disk, &log, &trial)?;
-        let out = folder.parent().and_then(Path::parent).unwrap_or(folder);
-        let record = Self::new(out, folder.to_path_buf(), lines, curves);
+        let record = Self::new(folder.to_path_buf(), lines, curves);
         Ok((Self { summary, _lock: Some(lock), ..record }, cut))
     }
 
     /// A record in a folder whose files are open.
-    fn new(
-        out: &Path,
-        folder: PathBuf,
-        lines: JsonLines<Stream>,
-        curves: TensorBoard<Stream>,
-    ) -> Self {
+    fn new(folder: PathBuf, lines: JsonLines<Stream>, curves: TensorBoard<Stream>) -> Self {
         Self {
-            out: out.to_path_buf(),
             folder,
             lines,
             tensorboard: Some(curves),
@@ -137,13 +103,11 @@ impl Record {
     }
 
     /// The run's folder; checkpoints and models belong in it too.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// The run in figures, up to the last event recorded.
-    #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -231,10 +195,12 @@ impl Record {
     }
 
     fn finished(&self) -> Event {
+        // Runs are in the folder of their recipe.
+        let out = self.folder.parent().and_then(Path::parent).unwrap_or(&self.folder);
         Event::from(Finished {
             summary: self.summary.clone(),
             folder: self.folder.display().to_string(),
-            out: self.out.display().to_string(),
+            out: out.display().to_string(),
         })
     }
 
@@ -264,7 +230,7 @@ mod tests {
     fn record(lines: &Memory, curves: Memory) -> Record {
         let curves = TensorBoard::new(Box::new(curves) as Stream, 0.0).unwrap();
         let lines = JsonLines::new(Box::new(lines.clone()) as Stream);
-        Record::new("out".as_ref(), "out/a/b".into(), lines, curves)
+        Record::new("out/a/b".into(), lines, curves)
     }
 
     fn events(lines: &Memory) -> Vec<Event> {

@@ -135,7 +135,6 @@ impl Phases {
         ["data", "forward", "backward", "encode", "wait", "decode", "optimizer"];
 
     /// The seconds, in the order of [`Phases::NAMES`].
-    #[must_use]
     pub fn seconds(&self) -> [f64; 7] {
         let Self { data, forward, backward, encode, wait, decode, optimizer } = *self;
         [data, forward, backward, encode, wait, decode, optimizer]
@@ -167,13 +166,11 @@ impl Phases {
 
 impl Summary {
     /// Training samples per second of step time, all ranks together; 0 before the first step.
-    #[must_use]
     pub fn samples_per_second(&self) -> f64 {
         if self.step_seconds > 0.0 { self.samples as f64 / self.step_seconds } else { 0.0 }
     }
 
     /// Wire bytes over dense bytes; absent where nothing would have been sent at all.
-    #[must_use]
     pub fn compression_ratio(&self) -> Option<f64> {
         (self.dense_bytes > 0).then(|| self.wire_bytes as f64 / self.dense_bytes as f64)
     }

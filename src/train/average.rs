@@ -21,9 +21,6 @@ pub(super) struct Average {
 
 impl Average {
     /// The average that the recipe asks for, if it does: at first the weights as they are.
-    ///
-    /// # Errors
-    /// When a variable does not lie in memory as one contiguous `f32` slice.
     pub(super) fn new(config: Config, replica: &Replica) -> Result<Option<Self>> {
         if config == Config::default() {
             return Ok(None);
@@ -36,7 +33,6 @@ impl Average {
 
     /// Whether [`after_step`](Self::after_step) is to be called after the step at `place`, when it could
     /// last be called at `before`.
-    #[must_use]
     pub(super) fn is_due(&self, before: u64, place: u64) -> bool {
         match self.config {
             Config::None(_) => false,
@@ -47,16 +43,12 @@ impl Average {
     }
 
     /// Whether [`after_step`](Self::after_step) changes the weights, and does not only read them.
-    #[must_use]
     pub(super) fn changes_weights(&self) -> bool {
         matches!(self.config, Config::Lookahead(_))
     }
 
     /// Takes up the weights after the step at `place` of a run of `steps` steps, and gives them back
     /// changed where the rule says so.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub(super) fn after_step(&mut self, replica: &Replica, place: u64, steps: u64) -> Result<()> {
         self.updates += 1;
         if self.updates == 1 {
@@ -85,9 +77,6 @@ impl Average {
 
     /// Exchanges the weights and the average, which is what is evaluated and saved; called again it puts
     /// them back.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub(super) fn swap(&mut self, replica: &Replica) -> Result<()> {
         // Before its first update the average is what training began with.
         if self.updates == 0 { Ok(()) } else { self.each(replica, std::mem::swap) }
@@ -127,8 +116,7 @@ mod tests {
         let out = format!("record.out={:?}", folder.path());
         let sets =
             ["dataset=synthetic-cifar10", "samples.train=8", "samples.test=2", &out, average];
-        let sets = sets.into_iter().map(String::from).collect();
-        let recipe = Source { recipe: None, flags: Vec::new(), sets }.load().unwrap();
+        let recipe = Source::of(sets).load().unwrap();
         let data = session::load(&recipe, None).unwrap();
         let replica = Replica::new(&recipe, &*data.train, 0).unwrap();
         (folder, recipe, replica)

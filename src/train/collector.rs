@@ -54,7 +54,9 @@ impl Collector {
     pub(super) fn add(&mut self, report: Report) -> Vec<RunEvent> {
         match report {
             Report::Histograms(histograms) => vec![RunEvent::Recorded(Event::from(histograms))],
-            Report::Warning(warning) => vec![RunEvent::Recorded(Event::from(warning))],
+            Report::Warning(step, message) => {
+                vec![RunEvent::Recorded(Event::from(record::Warning { step, message }))]
+            }
             Report::Part(part) => vec![RunEvent::Part(Some((part, self.sums.clone())))],
             Report::Epoch(epoch) => {
                 self.pending.push_back(epoch);
@@ -296,8 +298,8 @@ mod tests {
     /// Rank 0 may be epochs ahead in what it reports: each epoch has the steps that are its own.
     #[test]
     fn epochs_that_one_rank_is_ahead_by_are_events_one_after_the_other() {
-        let sets = ["workers=2", "train.batch=8", "samples.train=16"].map(String::from);
-        let recipe = Source { sets: sets.into(), ..Source::default() }.load().unwrap();
+        let sets = ["workers=2", "train.batch=8", "samples.train=16"];
+        let recipe = Source::of(sets).load().unwrap();
         let steps = Steps::new(&recipe, 16, Progress::START).unwrap();
         assert!(steps.ends_epoch(1) && steps.ends_epoch(2));
         let mut collector = Collector::new(&recipe, steps, Sums::default(), None);

@@ -8,7 +8,7 @@ use crate::train::replica::Replica;
 use crate::train::session;
 use crate::train::worker::Worker;
 use anyhow::{Context, Result};
-use gradwire_datasets::{Batch, Data, Dataset, Shard};
+use gradwire_datasets::{Batch, Data, Dataset, Shape, Shard};
 use rayon::ThreadPoolBuilder;
 use std::f64::consts::LN_2;
 use std::fs;
@@ -46,13 +46,11 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Bits of a loss for each byte of the test text, where a text is continued.
-    #[must_use]
     pub fn bits_per_byte(&self, loss: f64) -> Option<f64> {
         self.data.bytes_per_token.map(|bytes| loss / LN_2 / bytes)
     }
 
     /// How many batches the test set is evaluated in.
-    #[must_use]
     pub fn batches(&self) -> usize {
         self.data.test.len().div_ceil(self.saved.recipe.evaluation_batch())
     }
@@ -62,18 +60,28 @@ impl<'a> Evaluation<'a> {
     /// # Errors
     /// When the file's variables are not the model's, or the model fails.
     pub fn run(&self, beat: impl Fn() + Send) -> Result<Score> {
-        let (recipe, test) = (&self.saved.recipe, &*self.data.test);
-        // The recipe is the file's own: nothing is allocated by it unchecked.
-        memory::check_weights(
-            recipe.model.parameters(&input(test.shape()), test.classes().len())?,
-        )?;
-        let evaluate = || -> Result<Score> {
-            let replica = Replica::new(recipe, test, 0)?;
-            checkpoint::load(self.saved, &replica.store)?;
-            evaluate_share(&replica, test, 1, 0, recipe.evaluation_batch(), beat)
-        };
-        ThreadPoolBuilder::new().num_threads(machine::cores()).build()?.install(evaluate)
+        let test = &*self.data.test;
+        with_model(self.saved, (test.shape(), test.classes().len()), |replica| {
+            evaluate_share(replica, test, 1, 0, self.saved.recipe.evaluation_batch(), beat)
+        })
     }
+}
+
+/// What `work` makes of a saved model, on all cores. It reads samples of this shape and so many classes.
+pub(super) fn with_model<T: Send>(
+    saved: &Saved,
+    samples: (Shape, usize),
+    work: impl FnOnce(&Replica) -> Result<T> + Send,
+) -> Result<T> {
+    let recipe = &saved.recipe;
+    // The recipe is the file's own: nothing is allocated by it unchecked.
+    memory::check_weights(recipe.model.parameters(&input(samples.0), samples.1)?)?;
+    let load = || {
+        let replica = Replica::of(recipe.model.definition(), recipe, samples, 0)?;
+        checkpoint::load(saved, &replica.store)?;
+        work(&replica)
+    };
+    ThreadPoolBuilder::new().num_threads(machine::cores()).build()?.install(load)
 }
 
 /// The score of one rank's share of `data`; calls `beat` after each batch.

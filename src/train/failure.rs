@@ -35,7 +35,6 @@ impl Failure {
         Self { rank, at: Instant::now(), position, error, accuses, recoverable }
     }
 
-    /// A worker has panicked.
     pub(crate) fn panic(rank: usize, position: Position, panic: &(dyn Any + Send)) -> Self {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied());

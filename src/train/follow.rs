@@ -74,13 +74,12 @@ pub fn train(job: &Job, session: Session, start: Begin) -> Result<()> {
 
 /// Trains this process's worker to its end.
 fn work(job: &Job, mut session: Session, start: Begin) -> Result<()> {
-    let Begin { folder, progress, threads, machines, state } = start;
+    let Begin { folder, progress, threads, machines, from } = start;
     job.take_up(machines, threads)?;
     session.steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
     session.folder = Some(PathBuf::from(folder));
-    let from = state.map(|state| state.checkpoint()).transpose()?.map(Arc::new);
-    let workers = Workers { job, session: Arc::new(session), threads, from };
-    run_workers(workers, |report| job.write(0, &WorkerMessage::new(report)?.message()?))
+    let workers = Workers { job, session: Arc::new(session), threads, from: from.map(Arc::new) };
+    run_workers(workers, |report| job.write(0, &WorkerMessage::Report(report).message()?))
 }
 
 /// Tells process 0 of an error, unless the worker's own report has told it; gives the error back.
@@ -88,7 +87,7 @@ fn told(job: &Job, error: Error) -> Error {
     if error.is::<RunFailure>() {
         return error;
     }
-    let failure = Failure::new(job.process(), Position::start(), error);
+    let failure = Failure::new(job.process, Position::start(), error);
     let report = WorkerMessage::Failed(vec![FailureReport::from(&failure)]);
     // Whether or not it can be written down, the error itself is what counts.
     let _ = report.message().and_then(|message| job.write(0, &message));

@@ -117,9 +117,6 @@ impl GradientExchange {
     /// the samples before, weighed so that the plain mean over ranks is the mean over the global batch,
     /// whatever the ranks' shares. With overlap, the pass of the last samples hands each bucket to the
     /// exchange as soon as it is ready.
-    ///
-    /// # Errors
-    /// Those of the backward pass and, with overlap, of the exchange.
     pub(super) fn backward(
         &mut self,
         loss: &Tensor,
@@ -181,9 +178,6 @@ impl GradientExchange {
     }
 
     /// Exchanges what the backward pass has not: from here on `flat` is the mean gradient.
-    ///
-    /// # Errors
-    /// Those of the exchange.
     pub(super) fn finish(&mut self, params: &Params) -> Result<Overlapped> {
         if let Some(exchanged) = self.now.exchanged.take() {
             return Ok(exchanged);
@@ -216,9 +210,6 @@ impl GradientExchange {
     }
 
     /// Begins the exchange of one group of `values` beside the steps that follow.
-    ///
-    /// # Errors
-    /// When there is no thread for it.
     pub(super) fn send(&mut self, group: usize, mut values: Vec<f32>) -> Result<()> {
         let (step, rank) = (self.now.step, self.position.rank());
         let mut exchange = self.exchange.take().expect(HERE);

@@ -8,7 +8,8 @@ use crate::cluster::Job;
 use crate::recipe::Device;
 use crate::record::network::{Header, Meter};
 use crate::record::{
-    Console, Destination, Event, Mode, Provenance, Record, Rule, Started, Summary, Warning,
+    Console, Event, Mode, Provenance, Record, Rule, Started, Summary, Warning, create_given,
+    create_stamped,
 };
 use crate::train::collector::Collector;
 use crate::train::failure;
@@ -76,7 +77,7 @@ pub fn train_observed(
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
     let steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
-    session.faults.check(session.recipe.workers, steps.last_step())?;
+    session.faults.check(session.recipe.workers, steps.last_step)?;
     job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();
@@ -145,7 +146,7 @@ fn attempt(
     let mut all = Observers::new([&mut record as _], observers);
     let kept =
         written.and_then(|events| events.into_iter().try_for_each(|e| all.pass_on_recorded(e)));
-    let stopped = session.requests.stopping() && record.summary().step < steps.last_step();
+    let stopped = session.requests.stopping() && record.summary().step < steps.last_step;
     session.folder = Some(folder.clone());
     match trained.and(kept) {
         Ok(()) => {
@@ -181,7 +182,7 @@ fn begin(
     if let Some(header) = network_header(session, threads, parameters) {
         record.begin_network(disk, &header)?;
     }
-    job.begin(recipe, &folder, steps.from(), from)
+    job.begin(recipe, &folder, steps.from, from)
 }
 
 /// A run that can take its first step.
@@ -199,18 +200,18 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let Session { recipe, data, disk, .. } = session;
     let toml = recipe.to_toml()?;
     let samples = data.train.len();
-    let fresh = |destination: Destination<'_>| {
-        let steps = Steps::new(recipe, samples, Progress::START)?;
-        let record = Record::create(disk, destination, &toml, provenance)?;
-        Ok(Ready { record, steps, sums: Sums::default(), from: None, events: vec![] })
-    };
     let mut resume = match start {
         Start::Resume(resume) => *resume,
-        Start::Fresh => {
+        Start::Fresh | Start::In(_) => {
+            let steps = Steps::new(recipe, samples, Progress::START)?;
             let (out, name) = (&recipe.record.out, recipe.record.name.as_deref());
-            return fresh(Destination::Stamped { out, recipe: &recipe.name, name });
+            let folder = match start {
+                Start::In(folder) => create_given(disk, &folder).map(|()| folder)?,
+                _ => create_stamped(disk, out, &recipe.name, name)?,
+            };
+            let record = Record::create(disk, folder, &toml, provenance)?;
+            return Ok(Ready { record, steps, sums: Sums::default(), from: None, events: vec![] });
         }
-        Start::In(folder) => return fresh(Destination::Given(&folder)),
     };
     let changes = resume.accept(recipe)?;
     resume.accept_own(&provenance.own)?;
@@ -224,8 +225,8 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
         let words = resume.checkpoint.reshard(recipe.workers, recipe.train.batch_norm)?;
         resharded = Some(format!("{words}; {}", steps.in_words()));
     }
-    if steps.first_step() > steps.last_step() {
-        resume.nothing_left(&changes, steps.last_step())?;
+    if steps.first_step() > steps.last_step {
+        resume.nothing_left(&changes, steps.last_step)?;
     }
     state::try_all(session, &resume.checkpoint)?;
     // From here on the run's folder changes. Whatever stops this, the checkpoint stays, and the
@@ -291,11 +292,11 @@ fn started(
         test_samples: samples(data.test.len()),
         held_out: recipe.samples.validation.is_some(),
         batch: samples(recipe.workers * recipe.local_batch()),
-        epochs: steps.epoch_of(steps.last_step()),
-        steps_per_epoch: steps.steps_per_epoch(),
-        steps: steps.last_step(),
+        epochs: steps.epoch_of(steps.last_step),
+        steps_per_epoch: steps.steps_per_epoch,
+        steps: steps.last_step,
         first_step: steps.first_step(),
-        steps_ahead: steps.ahead(),
+        steps_ahead: steps.ahead,
         rules,
     })
 }

@@ -30,9 +30,6 @@ pub(super) struct Local {
 impl Local {
     /// What `recipe` needs for local steps, if it asks for them; the outer weights are those of `replica`.
     /// `correction` is the factor of the exchange's momentum correction; the groups of `exchange` are the fragments.
-    ///
-    /// # Errors
-    /// When a variable does not lie in memory as one contiguous `f32` slice.
     pub(super) fn new(
         recipe: &Recipe,
         correction: f64,
@@ -68,26 +65,17 @@ impl Local {
     }
 
     /// Takes the weights as they are for the outer ones.
-    ///
-    /// # Errors
-    /// When a variable does not lie in memory as one contiguous `f32` slice.
     pub(super) fn begin(&mut self, params: &Params) -> Result<()> {
         params.update(|param, now| self.weights[param.range.clone()].copy_from_slice(now))
     }
 
     /// Exchanges the weights and the outer weights; called again it puts them back.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
     pub(super) fn swap(&mut self, params: &Params) -> Result<()> {
         params.update(|param, now| self.weights[param.range.clone()].swap_with_slice(now))
     }
 
     /// Writes how far the weights `within` this place have come since their last exchange, as a gradient would point:
     /// outer weights minus weights; elsewhere zeros.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
     pub(super) fn progress(
         &self,
         params: &Params,
@@ -107,9 +95,6 @@ impl Local {
 
     /// Updates the outer weights `within` this place by the mean progress `flat`, and lets the weights go on from
     /// them; where the mean is `late`, from a mixture with the rank's own.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
     pub(super) fn update(
         &mut self,
         params: &Params,
@@ -142,9 +127,6 @@ impl Local {
 
 /// Divides the buckets of an exchange into fragments, runs of neighbours of about as many elements, which are its
 /// groups from now on.
-///
-/// # Errors
-/// When there are more fragments than buckets, or the exchange takes no groups.
 pub(super) fn divide(exchange: &mut Exchange, fragments: u64) -> Result<()> {
     let buckets = exchange.buckets();
     ensure!(
@@ -196,8 +178,7 @@ mod tests {
             "scheme=dense",
             "workers=1",
         ];
-        let sets = sets.into_iter().map(String::from).collect();
-        let recipe = Source { recipe: None, flags: Vec::new(), sets }.load().unwrap();
+        let recipe = Source::of(sets).load().unwrap();
         let data = session::load(&recipe, None).unwrap();
         let mut replica = Replica::new(&recipe, &*data.train, 0).unwrap();
         let parts = crate::train::parts::Parts::of(&recipe);

@@ -17,7 +17,6 @@ const USUALLY: u64 = 2;
 /// Bytes that `workers` workers of one machine need at least, each with a replica of `parameters`
 /// parameters: weights, gradient, the optimizers' vectors, an average of the weights, and what the exchange keeps of
 /// each parameter. Activations, messages and the data set come on top.
-#[must_use]
 pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize) -> u64 {
     let correction = parts.policy.momentum();
     let corrects = correction > 0.0;
@@ -214,8 +213,7 @@ mod tests {
     use crate::recipe::Source;
 
     fn recipe(sets: &[&str]) -> Recipe {
-        let sets = sets.iter().copied().map(String::from).collect();
-        Source { recipe: None, flags: Vec::new(), sets }.load().unwrap()
+        Source::of(sets.iter().copied()).load().unwrap()
     }
 
     #[test]

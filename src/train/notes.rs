@@ -7,14 +7,11 @@ use crate::train::session::Session;
 use anyhow::Result;
 
 /// Warnings about a run of `parameters` parameters with `workers` workers on this machine.
-///
-/// # Errors
-/// When the machine cannot hold the run.
 pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Result<Vec<String>> {
     let (recipe, samples) = (&session.recipe, session.data.train.len());
     let scarce = memory::check(session, parameters, workers)?;
     let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
-    let slow = slow_start(recipe, session.steps.steps_per_epoch(), session.steps.last_step());
+    let slow = slow_start(recipe, session.steps.steps_per_epoch, session.steps.last_step);
     let twice = twice(&session.parts(), recipe);
     let never = uncompressed(recipe, session.steps.last_step());
     let all = [altered(session), cut(recipe, samples), slow, never, single, twice, scarce];
@@ -114,10 +111,7 @@ mod tests {
 
     #[test]
     fn batches_and_ratios_that_cannot_be_as_written_are_told() {
-        let recipe = |sets: &[&str]| {
-            let sets = sets.iter().copied().map(String::from).collect();
-            Source { recipe: None, flags: Vec::new(), sets }.load().unwrap()
-        };
+        let recipe = |sets: &[&str]| Source::of(sets.iter().copied()).load().unwrap();
         let large = recipe(&["workers=2", "train.batch=100"]);
         assert_eq!(cut(&large, 200), None);
         let warning = cut(&large, 150).unwrap();

@@ -78,25 +78,16 @@ impl<'a> Observers<'a> {
     }
 
     /// Passes an event on to all of them, and what they give back to the others.
-    ///
-    /// # Errors
-    /// What an observer fails with.
     pub(super) fn pass_on(&mut self, event: RunEvent) -> Result<()> {
         self.pass_on_except(event, None)
     }
 
     /// Passes an event on that is recorded.
-    ///
-    /// # Errors
-    /// As [`pass_on`](Self::pass_on).
     pub(super) fn pass_on_recorded(&mut self, event: Event) -> Result<()> {
         self.pass_on(RunEvent::Recorded(event))
     }
 
     /// Passes on what has happened to the observers themselves.
-    ///
-    /// # Errors
-    /// As [`pass_on`](Self::pass_on).
     pub(super) fn pass_on_news(&mut self) -> Result<()> {
         let news: Vec<Event> = self.0.iter_mut().flat_map(|observer| observer.news()).collect();
         news.into_iter().try_for_each(|event| self.pass_on_recorded(event))
@@ -149,9 +140,6 @@ impl Observer for Checkpoints {
 
 impl Checkpoints {
     /// Those of a run that has come to `summary`.
-    ///
-    /// # Errors
-    /// When the thread that writes cannot be started.
     pub(super) fn new(
         session: Arc<Session>,
         provenance: Provenance,
@@ -167,7 +155,7 @@ impl Checkpoints {
             }
             _ => None,
         };
-        let newest = Some(session.steps.from().step).filter(|step| *step > 0);
+        let newest = Some(session.steps.from.step).filter(|step| *step > 0);
         Ok(Self { session, provenance, writer, newest, summary })
     }
 
@@ -189,9 +177,6 @@ impl Checkpoints {
     }
 
     /// Waits until everything is written; what has become of it.
-    ///
-    /// # Errors
-    /// When the writer panicked.
     pub(super) fn finish(&mut self) -> Result<Vec<Event>> {
         let done = self.writer.take().map_or_else(|| Ok(Vec::new()), Writer::finish)?;
         Ok(done.into_iter().flat_map(|outcome| self.events(outcome)).collect())

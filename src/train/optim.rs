@@ -9,12 +9,10 @@ mod table;
 use crate::recipe::optimizer::{Coasting, Definition, MOMENTUM, Now, Piece, Rule, Slices};
 use crate::train::params::{Param, Params};
 use anyhow::{Context, Result};
-use gradwire_exchange::Support;
+use gradwire_exchange::{State, Support};
 use gradwire_models::kernels::optimizer::{BLOCK, SgdStep, sum_of_squares};
 use std::ops::Range;
 use table::Table;
-
-pub use table::Waiting;
 
 /// An optimizer with its state for one replica.
 pub struct Optimizer {
@@ -82,7 +80,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// As [`catch_up`](Self::catch_up).
-    pub fn waiting(&self, params: &Params) -> Result<Option<Waiting>> {
+    pub fn waiting(&self, params: &Params) -> Result<Option<State>> {
         let Some(table) = &self.table else { return Ok(None) };
         table_of(table, params)?.update(|weights| table.save(weights))
     }
@@ -93,7 +91,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// When it is not of this table.
-    pub fn resume(&mut self, params: &Params, waiting: &Waiting) -> Result<()> {
+    pub fn resume(&mut self, params: &Params, waiting: &State) -> Result<()> {
         let (may_wait, momentum) = (self.rule.coasting().is_some(), self.momentum());
         let Some(table) = &mut self.table else { return Ok(()) };
         if !may_wait && momentum.is_none() {
@@ -125,7 +123,6 @@ impl Optimizer {
         self.names().iter().copied().zip(self.vectors.iter().map(Vec::as_slice))
     }
 
-    /// The state's vectors, to be changed.
     pub(super) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
         self.vectors.iter_mut().map(Vec::as_mut_slice)
     }
@@ -164,9 +161,6 @@ impl Optimizer {
     }
 
     /// As [`step`](Self::step), of the parameters that lie in this part of the flat gradient alone.
-    ///
-    /// # Errors
-    /// As [`step`](Self::step).
     pub(super) fn step_within(
         &mut self,
         params: &Params,

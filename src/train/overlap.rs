@@ -77,9 +77,6 @@ impl OverlapPlan {
     /// Learns from the `gradients` of a first step without overlap (none if this rank had no
     /// samples), and sets the groups of `exchange`: buckets in the order in which rank 0's become
     /// final, together until they hold `bytes` of f32 gradient. All ranks call it at the same time.
-    ///
-    /// # Errors
-    /// When a peer is gone, or when the exchange cannot work group by group.
     pub(super) fn learn(
         params: &Params,
         gradients: Option<&Gradients>,
@@ -128,10 +125,6 @@ impl OverlapPlan {
     /// Runs `backward`, which hands what it is given to the kernels as their listener, beside the
     /// exchange of the gradient, and adds its time to `timer`. On return `flat` is the mean gradient. With `add` what `flat` holds
     /// is part of this rank's gradient.
-    ///
-    /// # Errors
-    /// Those of the backward pass and of the exchange; a parameter whose gradient did not come as
-    /// it did in the first step.
     pub(super) fn run(
         &self,
         step: u64,

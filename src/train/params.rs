@@ -246,9 +246,6 @@ pub(super) fn is_statistic(name: &str) -> bool {
 
 /// Calls `change` with the values of each buffer whose name is `wanted`, in the order of their names, and keeps
 /// what it leaves; on a GPU they cross once each way.
-///
-/// # Errors
-/// When a buffer is not contiguous `f32`.
 pub(super) fn update_buffers(
     store: &Store,
     wanted: impl Fn(&str) -> bool,

@@ -6,65 +6,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a worker is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
-    /// It has begun the step, or has not begun any.
-    Start,
-    /// It waits for its batch.
-    Data,
-    /// The forward pass.
-    Forward,
-    /// The backward pass.
-    Backward,
-    /// The backward pass, and the exchange beside it.
-    OverlappedExchange,
-    /// The exchange.
-    Exchange,
-    /// The update of the weights.
-    Optimizer,
-    /// It compares replicas with the others, or averages what differs between them.
-    Replicas,
-    /// It evaluates on the test set.
-    Evaluation,
-    /// It saves the best or the last model.
-    SavingModel,
-    /// It waits until an earlier checkpoint is written.
-    WaitingForWriter,
-    /// It copies its state for a checkpoint.
-    CopyingState,
-    /// It writes a gradient down.
-    RecordingGradient,
-    /// It is in another process, which has not reported since the step before.
-    Unreported,
+macro_rules! phases {
+    ($($phase:ident $words:literal,)*) => {
+        /// What a worker is doing.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Phase {
+            $(#[doc = $words] $phase,)*
+        }
+
+        impl fmt::Display for Phase {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$phase => $words,)* })
+            }
+        }
+    };
 }
 
-impl Phase {
-    /// Whether the worker waits for others in an exchange, overlapped or not.
-    pub fn is_exchange(self) -> bool {
-        matches!(self, Self::Exchange | Self::OverlappedExchange)
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Start => "start",
-            Self::Data => "data",
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-            Self::OverlappedExchange => "backward and exchange",
-            Self::Exchange => "exchange",
-            Self::Optimizer => "optimizer",
-            Self::Replicas => "replicas",
-            Self::Evaluation => "evaluation",
-            Self::SavingModel => "saving the model",
-            Self::WaitingForWriter => "waiting for the last checkpoint to be written",
-            Self::CopyingState => "copying the state for a checkpoint",
-            Self::RecordingGradient => "recording a gradient",
-            Self::Unreported => "not heard of since the step before",
-        })
-    }
+phases! {
+    Start "start",
+    Data "data",
+    Forward "forward",
+    Backward "backward",
+    OverlappedExchange "backward and exchange",
+    Exchange "exchange",
+    Optimizer "optimizer",
+    Replicas "replicas",
+    Evaluation "evaluation",
+    SavingModel "saving the model",
+    WaitingForWriter "waiting for the last checkpoint to be written",
+    CopyingState "copying the state for a checkpoint",
+    RecordingGradient "recording a gradient",
+    Unreported "not heard of since the step before",
 }
 
 /// Where a worker is.

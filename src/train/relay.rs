@@ -1,24 +1,18 @@
 //! What workers tell, on its way from their process to process 0.
 
-use crate::checkpoint::Part;
-use crate::cluster::{Bytes, ControlMessage, decode, encode};
-use crate::record::Warning;
+use crate::cluster::{Bytes, ControlMessage, encode};
 use crate::train::failure::Failure;
 use crate::train::position::{Phase, Position};
-use crate::train::report::{RankStep, Report};
-use anyhow::{Error, Result, bail, ensure};
+use crate::train::report::Report;
+use anyhow::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What a process tells process 0 of its workers.
+/// What a process tells process 0 of its worker.
 #[derive(Serialize, Deserialize)]
 pub(super) enum WorkerMessage {
-    /// A worker's step.
-    Step(Box<RankStep>),
-    /// Something that does not stop the run, and of which step.
-    Warning(Option<u64>, String),
-    /// A worker's part of a checkpoint.
-    Part(CheckpointPart),
+    /// What it reports.
+    Report(Report),
     /// Workers have failed; nothing more will come.
     Failed(Vec<FailureReport>),
     /// All workers have come to the end; nothing more will come.
@@ -26,54 +20,9 @@ pub(super) enum WorkerMessage {
 }
 
 impl WorkerMessage {
-    /// A worker's report.
-    ///
-    /// # Errors
-    /// When a checkpoint's part cannot be encoded, or the report is one that only rank 0 makes.
-    pub(super) fn new(report: Report) -> Result<Self> {
-        Ok(match report {
-            Report::Step(step) => Self::Step(step),
-            Report::Warning(Warning { step, message }) => Self::Warning(step, message),
-            Report::Part(part) => {
-                let Part { rank, step, own, shared, stall } = *part;
-                ensure!(shared.is_none(), "invariant: what all share is rank 0's to tell");
-                Self::Part(CheckpointPart { rank, step, stall, own: Bytes::from_tensors(&own)? })
-            }
-            Report::Histograms(_) | Report::Epoch(_) => bail!("invariant: rank 0 reports these"),
-        })
-    }
-
-    /// The message that carries it.
-    ///
-    /// # Errors
-    /// When it cannot be encoded.
+    /// The message that carries it; an error for a report that only rank 0 makes.
     pub(super) fn message(&self) -> Result<ControlMessage> {
         Ok(ControlMessage::Report(Bytes(encode(self)?)))
-    }
-
-    /// What such a message carries.
-    ///
-    /// # Errors
-    /// When the bytes are no report's.
-    pub(super) fn read(report: &Bytes) -> Result<Self> {
-        decode(&report.0)
-    }
-}
-
-/// A part of a checkpoint on its way.
-#[derive(Serialize, Deserialize)]
-pub(super) struct CheckpointPart {
-    rank: usize,
-    step: u64,
-    stall: f64,
-    own: Bytes,
-}
-
-impl TryFrom<CheckpointPart> for Part {
-    type Error = Error;
-
-    fn try_from(CheckpointPart { rank, step, stall, own }: CheckpointPart) -> Result<Self> {
-        Ok(Self { rank, step, own: own.tensors()?, shared: None, stall })
     }
 }
 
@@ -118,14 +67,18 @@ impl From<FailureReport> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Tensor, Tensors};
+    use crate::checkpoint::{Part, Tensor, Tensors};
+    use crate::cluster::decode;
+    use crate::train::report::{EndOfEpoch, RankStep};
     use gradwire_exchange::{Entry, Error as Exchange, Gauge, Traffic};
 
-    fn step() -> RankStep {
+    fn step() -> WorkerMessage {
         let mut traffic = Traffic::default();
         traffic.wire_bytes = 77;
         traffic.gauges = vec![Gauge::sum("kept", f64::NAN), Gauge::mean("bits", 3.0, 2.0)];
-        RankStep { rank: 3, step: 9, exposed: f64::INFINITY, traffic, ..RankStep::default() }
+        let step =
+            RankStep { rank: 3, step: 9, exposed: f64::INFINITY, traffic, ..RankStep::default() };
+        WorkerMessage::Report(Report::Step(Box::new(step)))
     }
 
     /// What process 0 reads of a report, through the message that it comes in.
@@ -134,14 +87,12 @@ mod tests {
         let ControlMessage::Report(report) = decode(&message).unwrap() else {
             panic!("another message")
         };
-        WorkerMessage::read(&report).unwrap()
+        decode(&report.0).unwrap()
     }
 
     #[test]
     fn reports_are_read_as_they_were_written() {
-        let WorkerMessage::Step(found) =
-            read(&WorkerMessage::new(Report::Step(Box::new(step()))).unwrap())
-        else {
+        let WorkerMessage::Report(Report::Step(found)) = read(&step()) else {
             panic!("another report")
         };
         assert_eq!((found.rank, found.step, found.traffic.wire_bytes), (3, 9, 77));
@@ -152,13 +103,13 @@ mod tests {
         let tensor = Tensor { shape: vec![2, 1], values: Entry::F32(vec![1.0, f32::MIN]) };
         own.0.insert("buffers/a".into(), tensor);
         let part = Part { rank: 2, step: 5, own: own.clone(), shared: None, stall: 0.5 };
-        let WorkerMessage::Part(part) =
-            read(&WorkerMessage::new(Report::Part(Box::new(part))).unwrap())
-        else {
+        let part = WorkerMessage::Report(Report::Part(Box::new(part)));
+        let WorkerMessage::Report(Report::Part(part)) = read(&part) else {
             panic!("another report")
         };
-        let part = Part::try_from(part).unwrap();
         assert_eq!((part.rank, part.step, part.stall, part.own), (2, 5, 0.5, own));
+        let epoch = EndOfEpoch { epoch: 1, step: 1, test: None, evaluation_seconds: 0.0 };
+        assert!(WorkerMessage::Report(Report::Epoch(epoch)).message().is_err(), "it is rank 0's");
     }
 
     #[test]
@@ -180,10 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_no_report_is_an_error() {
-        let message = WorkerMessage::new(Report::Step(Box::new(step()))).unwrap();
-        let ControlMessage::Report(Bytes(bytes)) = message.message().unwrap() else {
-            unreachable!()
-        };
+        let bytes = encode(&step()).unwrap();
         assert!((0..bytes.len()).all(|end| decode::<WorkerMessage>(&bytes[..end]).is_err()));
         assert!(decode::<WorkerMessage>(&[&bytes[..], &[0]].concat()).is_err());
         for at in 0..bytes.len() {

@@ -125,9 +125,6 @@ impl Replica {
     }
 
     /// The logits of the token after the last of the one sequence of `batch`.
-    ///
-    /// # Errors
-    /// When the model fails.
     pub(super) fn last_logits(&self, batch: &Batch) -> Result<Vec<f32>> {
         let features = self.features(&batch.features, 0..batch.len())?;
         let logits = self.model.forward_t(&features, false)?;

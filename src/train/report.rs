@@ -1,23 +1,27 @@
 //! What workers report to the launching thread.
 
 use crate::checkpoint::{Part, Score};
-use crate::record::{Histograms, Phases, Warning};
+use crate::record::{Histograms, Phases};
 use gradwire_exchange::Traffic;
 use gradwire_models::kernels::profile::Profile;
 use serde::{Deserialize, Serialize};
 
-/// What a worker reports.
+/// What a worker reports. What only rank 0 reports is never sent to another process, and comes last, so that the others
+/// are numbered alike where they are written and read.
+#[derive(Serialize, Deserialize)]
 pub enum Report {
     /// It has taken a step.
     Step(Box<RankStep>),
-    /// Distributions on this rank.
-    Histograms(Histograms),
-    /// All ranks have finished an epoch; rank 0 reports it.
-    Epoch(EndOfEpoch),
-    /// Something that does not stop the run.
-    Warning(Warning),
+    /// Something that does not stop the run, and of which step.
+    Warning(Option<u64>, String),
     /// A rank's part of a checkpoint, after everything else that it reports of the step.
     Part(Box<Part>),
+    /// Distributions on this rank.
+    #[serde(skip)]
+    Histograms(Histograms),
+    /// All ranks have finished an epoch; rank 0 reports it.
+    #[serde(skip)]
+    Epoch(EndOfEpoch),
 }
 
 /// One rank's part in a step.

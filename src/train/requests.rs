@@ -170,9 +170,6 @@ impl SavePolicy {
 
     /// Waits until the writer is free for a checkpoint, if it has not been kept free: for this one, or for one that
     /// has been decided on and is still to come, which then waits in its turn.
-    ///
-    /// # Errors
-    /// When it is not free within `patience`.
     pub(super) fn reserve(&mut self, requests: &Requests, patience: Duration) -> Result<()> {
         if std::mem::take(&mut self.reserved) {
             return Ok(());

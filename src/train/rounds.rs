@@ -23,9 +23,6 @@ use std::time::{Duration, Instant};
 impl Worker {
     /// At the end of a step that this rank has taken by itself: updates the outer weights by what now arrives, and
     /// exchanges how far the ranks have come with the fragments that now leave, or begins to. What that cost.
-    ///
-    /// # Errors
-    /// Those of the exchange.
     pub(super) fn end_local_step(
         &mut self,
         step: u64,
@@ -73,9 +70,6 @@ impl Worker {
 
     /// Waits for the exchange that is under way beside the steps, if one is, keeps the mean until its time comes, and
     /// reports the steps since it began. How long it has waited.
-    ///
-    /// # Errors
-    /// Those of the exchange.
     pub(super) fn land(&mut self) -> Result<Duration> {
         let Some(((mean, traffic), waited)) = self.gradient.land() else {
             return Ok(Duration::ZERO);
@@ -120,9 +114,6 @@ impl Worker {
 
     /// Before the first step that a rank takes by itself after some that exchanged gradients: the outer weights are
     /// those that all ranks have, and what was not sent of gradients will be sent as progress.
-    ///
-    /// # Errors
-    /// As [`Local::begin`](crate::train::local::Local::begin).
     pub(super) fn begin_local_steps(&mut self, step: u64, learning_rate: f64) -> Result<()> {
         let first = step > 1 && self.session.steps.is_local(step);
         match &mut self.local {
@@ -136,9 +127,6 @@ impl Worker {
 
     /// Puts what is evaluated and saved in the weights' place, after `step`: their average if there is one, or the
     /// outer weights within a round. Called again it puts the weights back.
-    ///
-    /// # Errors
-    /// As [`Local::begin`](crate::train::local::Local::begin).
     pub(super) fn swap_shown(&mut self, step: u64) -> Result<()> {
         let within = !self.session.steps.is_whole(step);
         match (&mut self.average, &mut self.local) {

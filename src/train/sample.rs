@@ -1,13 +1,10 @@
 //! Text from a trained model: one token after the other, each drawn from what the model gives for the next.
 
 use crate::checkpoint::{self, Saved};
-use crate::machine;
-use crate::train::memory;
-use crate::train::replica::Replica;
+use crate::train::evaluate::with_model;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_datasets::{Batch, Features, Shape, Tokens};
 use gradwire_exchange::rng::Stream;
-use rayon::ThreadPoolBuilder;
 use std::fs;
 
 /// How tokens are drawn.
@@ -54,13 +51,9 @@ pub fn sample(saved: &Saved, prompt: &str, drawing: Drawing) -> Result<String> {
     let mut ids = tokens.encode(prompt).context("the prompt")?;
     ensure!(!ids.is_empty(), "the prompt is empty; begin with a character, such as a line break");
     let begins = ids.len();
-    let draw = || -> Result<()> {
-        let vocabulary = tokens.len();
-        let shape = Shape::Sequence { vocabulary, length };
-        memory::check_weights(recipe.model.parameters(&crate::recipe::input(shape), vocabulary)?)?;
-        let replica = Replica::of(recipe.model.definition(), recipe, (shape, vocabulary), 0)?;
-        checkpoint::load(saved, &replica.store)?;
-        let stream = Stream::new(&[drawing.seed]);
+    let (vocabulary, stream) = (tokens.len(), Stream::new(&[drawing.seed]));
+    let samples = (Shape::Sequence { vocabulary, length }, vocabulary);
+    with_model(saved, samples, |replica| {
         for number in 0..drawing.tokens {
             let seen = &ids[ids.len().saturating_sub(length)..];
             let features = Features::Sequences { ids: seen.to_vec(), length: seen.len() };
@@ -72,8 +65,7 @@ pub fn sample(saved: &Saved, prompt: &str, drawing: Drawing) -> Result<String> {
             ids.push(drawn(&logits, &drawing, f64::from(stream.uniform(number as u32))));
         }
         Ok(())
-    };
-    ThreadPoolBuilder::new().num_threads(machine::cores()).build()?.install(draw)?;
+    })?;
     Ok(tokens.decode(&ids[begins..])?)
 }
 

@@ -1,7 +1,6 @@
 //! What a worker saves: the best and the last model, its part of a checkpoint.
 
 use crate::checkpoint::{self, Score};
-use crate::record::Warning;
 use crate::train::position::Phase;
 use crate::train::report::Report;
 use crate::train::requests::Decision;
@@ -33,7 +32,7 @@ impl Worker {
     /// or the model at its best.
     pub(super) fn save(&mut self, step: u64, agreed: Decision, evaluated: Evaluated) -> Result<()> {
         let settings = &self.session.recipe.checkpoint;
-        let last = step == self.session.steps.last_step();
+        let last = step == self.session.steps.last_step;
         let wanted = agreed.save || last || (evaluated.best && settings.keep_best);
         if !wanted || settings.keep_last == 0 {
             return Ok(());
@@ -101,7 +100,7 @@ impl Worker {
             "the best model before stays"
         };
         let message = format!("{error:#}; training goes on, and {then}");
-        self.report(Report::Warning(Warning { step: Some(step), message }))
+        self.report(Report::Warning(Some(step), message))
     }
 
     fn save_model(&self, which: &str, step: u64, test: Option<Score>) -> Result<()> {

@@ -70,33 +70,30 @@ mod tests {
     }
 
     #[test]
-    fn step_cuts_every_so_many_epochs() {
-        let c = Step { every: 1.0, factor: 0.5, warmup: 0.0 };
-        assert_eq!(rates(Config::Step(c), 2, 3), [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]);
-    }
-
-    #[test]
-    fn multi_step_cuts_after_the_named_epochs() {
-        let c = MultiStep { at: vec![1.0, 2.0], factor: 0.5, warmup: 0.0 };
-        assert_eq!(rates(Config::MultiStep(c), 2, 3), [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]);
-    }
-
-    #[test]
-    fn warm_up_is_linear_and_ends_at_the_base_rate() {
-        let c = Constant { warmup: 1.0 };
-        assert_eq!(rates(Config::Constant(c), 4, 2)[..5], [0.25, 0.5, 0.75, 1.0, 1.0]);
-        let within_a_step = Constant { warmup: 0.5 };
-        assert_eq!(rates(Config::Constant(within_a_step), 5, 1)[..4], [0.4, 0.8, 1.0, 1.0]);
-    }
-
-    #[test]
-    fn triangular_is_two_straight_lines() {
-        let c = Triangular { start: 0.2, peak: 0.4, end: 0.1 };
-        let found = rates(Config::Triangular(c), 5, 2);
-        let expected = [0.2, 0.4, 0.6, 0.8, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25];
-        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
-        let down = Triangular { start: 0.5, peak: 0.0, end: 0.0 };
-        assert_eq!(rates(Config::Triangular(down), 4, 1), [1.0, 0.75, 0.5, 0.25]);
+    fn rates_are_those_of_each_shape() {
+        let triangular = |start, peak, end| Config::Triangular(Triangular { start, peak, end });
+        let constant = |warmup| Config::Constant(Constant { warmup });
+        let step = Step { every: 1.0, factor: 0.5, warmup: 0.0 };
+        let multi_step = MultiStep { at: vec![1.0, 2.0], factor: 0.5, warmup: 0.0 };
+        let cuts = [1.0, 1.0, 0.5, 0.5, 0.25, 0.25];
+        for (config, steps_per_epoch, epochs, expected) in [
+            (Config::Step(step), 2, 3, &cuts[..]),
+            (Config::MultiStep(multi_step), 2, 3, &cuts),
+            // A warm-up ends at the base rate, even within a step.
+            (constant(1.0), 4, 2, &[0.25, 0.5, 0.75, 1.0, 1.0]),
+            (constant(0.5), 5, 1, &[0.4, 0.8, 1.0, 1.0]),
+            (
+                triangular(0.2, 0.4, 0.1),
+                5,
+                2,
+                &[0.2, 0.4, 0.6, 0.8, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25],
+            ),
+            (triangular(0.5, 0.0, 0.0), 4, 1, &[1.0, 0.75, 0.5, 0.25]),
+        ] {
+            let found = rates(config, steps_per_epoch, epochs);
+            let close = found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= f64::EPSILON);
+            assert!(close && found.len() >= expected.len(), "{found:?} {expected:?}");
+        }
     }
 
     #[test]

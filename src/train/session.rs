@@ -119,7 +119,6 @@ impl Session {
     }
 
     /// What the run on this machine is made with.
-    #[must_use]
     pub fn provenance(&self, threads: usize) -> Provenance {
         Provenance {
             kernels: self.kernels.to_string(),

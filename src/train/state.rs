@@ -1,10 +1,10 @@
 //! A worker's state: copied for a checkpoint, restored from one.
 
-use crate::checkpoint::{Checkpoint, Part, Score, Shared, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, Manifest, Part, Score, Shared, Tensor, Tensors};
 use crate::train::average::Average;
 use crate::train::inspect::shown;
 use crate::train::local::Local;
-use crate::train::optim::{Optimizer, Waiting};
+use crate::train::optim::Optimizer;
 use crate::train::replica::Replica;
 use crate::train::session::Session;
 use crate::train::worker::{Worker, exchange, optimizer};
@@ -106,7 +106,7 @@ impl Worker {
             }
         }
         if let Some(waiting) = self.optimizer.waiting(&self.replica.params)? {
-            optimizer.insert_state(WAITING, waiting.into_state());
+            optimizer.insert_state(WAITING, waiting);
         }
         if let Some(average) = &self.average {
             let mut state = gradwire_exchange::State::default();
@@ -114,22 +114,19 @@ impl Worker {
             state.insert("updates", Entry::U64(vec![average.updates]));
             optimizer.insert_state(AVERAGE, state);
         }
-        Ok(Shared {
-            weights,
-            optimizer,
+        let manifest = Manifest {
             updates: self.optimizer.steps(),
             learning_rate: self.schedule.at(self.session.steps.scheduled(step)),
             best: self.save_policy.saved,
             test_accuracy: test.map(|test| test.accuracy()),
             merit: test.map(|test| self.merit(test)),
-            normalisation: self.session.data.normalisation,
-        })
+            ..Manifest::default()
+        };
+        let normalisation = self.session.data.normalisation;
+        Ok(Shared { weights, optimizer, manifest, normalisation })
     }
 
     /// Takes up the state of this rank in `checkpoint`.
-    ///
-    /// # Errors
-    /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
     pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let rank = self.position.rank();
         let state = State {
@@ -157,9 +154,6 @@ struct State<'a> {
 
 impl State<'_> {
     /// Takes up the state of a rank.
-    ///
-    /// # Errors
-    /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
     fn restore(self, checkpoint: &Checkpoint, rank: usize) -> Result<()> {
         let model = &checkpoint.model;
         for param in self.replica.params.iter() {
@@ -211,8 +205,7 @@ impl State<'_> {
         }
         let waiting = checkpoint.optimizer.state(WAITING);
         if !waiting.is_empty() {
-            let resumed = Waiting::from_state(waiting)
-                .and_then(|waiting| self.optimizer.resume(&self.replica.params, &waiting));
+            let resumed = self.optimizer.resume(&self.replica.params, &waiting);
             resumed.context("the rows of the embedding table that wait")?;
         }
         if let Some(average) = self.average {
@@ -226,8 +219,6 @@ impl State<'_> {
     }
 }
 
-/// # Errors
-/// When the checkpoint has none, or one of another model.
 fn restore_average(
     average: &mut Average,
     checkpoint: &Checkpoint,
@@ -244,9 +235,6 @@ fn restore_average(
 }
 
 /// Gives an optimizer the vectors that are `held` under `scope`.
-///
-/// # Errors
-/// When they are of another optimizer or model.
 fn set_vectors(
     optimizer: &mut Optimizer,
     (held, scope): (&Tensors, &str),
@@ -262,9 +250,6 @@ fn set_vectors(
 
 /// Takes up the state of every rank for trial, so that a checkpoint which does not fit is known before
 /// anything in the run's folder changes.
-///
-/// # Errors
-/// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
 pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> {
     let (recipe, parts) = (&session.recipe, session.parts());
     let mut replica = {
@@ -279,7 +264,7 @@ pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> 
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
     let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
     for (rank, end) in ends.into_iter().enumerate() {
-        let mut exchange = exchange(recipe, &parts, session.steps.last_step(), &mut replica, end)?;
+        let mut exchange = exchange(recipe, &parts, session.steps.last_step, &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;
         let (mut optimizer, mut local) = optimizer(recipe, &parts, &replica, &exchange)?;
         let state = State {

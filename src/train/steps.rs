@@ -14,13 +14,17 @@ use std::ops::Range;
 /// The steps that this process takes of a run, and their epochs.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps {
-    from: Progress,
+    /// Where this process begins.
+    pub from: Progress,
     samples: u64,
     global_batch: u64,
-    steps_per_epoch: u64,
-    /// By how much a step's own number exceeds its scheduled one.
-    ahead: i64,
-    last_step: u64,
+    /// The steps of a whole epoch.
+    pub steps_per_epoch: u64,
+    /// By how much a step's own number exceeds its scheduled one: how many steps the run has taken more than it would
+    /// have with this global batch from its beginning; negative for fewer.
+    pub ahead: i64,
+    /// The run's last step. Below [`first_step`](Self::first_step) when nothing is left to do.
+    pub last_step: u64,
     rounds: Option<Rounds>,
 }
 
@@ -102,27 +106,6 @@ impl Steps {
     /// The first step that this process takes.
     pub fn first_step(&self) -> u64 {
         self.from.step + 1
-    }
-
-    /// The run's last step. Below [`first_step`](Self::first_step) when nothing is left to do.
-    pub fn last_step(&self) -> u64 {
-        self.last_step
-    }
-
-    /// Where this process begins.
-    pub fn from(&self) -> Progress {
-        self.from
-    }
-
-    /// The steps of a whole epoch.
-    pub fn steps_per_epoch(&self) -> u64 {
-        self.steps_per_epoch
-    }
-
-    /// How many steps the run has taken more than it would have with this global batch from its
-    /// beginning; negative for fewer.
-    pub fn ahead(&self) -> i64 {
-        self.ahead
     }
 
     /// The scheduled number of `step`: as if the run had had this global batch from the beginning.
@@ -268,11 +251,11 @@ mod tests {
     fn the_same_batch_goes_on_where_it_was() {
         let recipe = recipe(4, 8, 3);
         let whole = Steps::new(&recipe, 100, Progress::START).unwrap();
-        assert_eq!((whole.steps_per_epoch(), whole.last_step()), (4, 12));
+        assert_eq!((whole.steps_per_epoch, whole.last_step), (4, 12));
         for step in 1..12 {
             let then = whole.after(step);
             let rest = Steps::new(&recipe, 100, then).unwrap();
-            assert_eq!((rest.ahead(), rest.first_step(), rest.last_step()), (0, step + 1, 12));
+            assert_eq!((rest.ahead, rest.first_step(), rest.last_step), (0, step + 1, 12));
             for later in step + 1..=12 {
                 assert_eq!(rest.after(later), whole.after(later), "{step}, {later}");
                 assert_eq!(rest.epoch_of(later), whole.epoch_of(later));
@@ -301,7 +284,7 @@ mod tests {
                 Some(crate::recipe::local::Outer { fragments, delay, ..Default::default() });
             recipe.train.max_steps = Some(61);
             let all = Steps::new(&recipe, 100, Progress::START).unwrap();
-            let last = all.last_step();
+            let last = all.last_step;
             // From what the settings say: at which step which fragment leaves, and when its mean is taken.
             let rounds = (0..).map(|round| after + round * steps).take_while(|start| *start < last);
             let sent = rounds.flat_map(|start| {
@@ -359,10 +342,10 @@ mod tests {
             assert!(after.ends_epoch(6 + left));
             assert_eq!(after.after(6 + left), Progress { step: 6 + left, epoch: 3, position: 0 });
             assert_eq!(after.epoch_of(7 + left), 3);
-            assert_eq!(after.last_step(), 6 + steps_left, "{workers}");
+            assert_eq!(after.last_step, 6 + steps_left, "{workers}");
             // And again: a second continuation begins where the first one would be.
             let again = Steps::new(&recipe(workers, 8, 3), 100, after.after(7)).unwrap();
-            assert_eq!(again.last_step(), after.last_step());
+            assert_eq!(again.last_step, after.last_step);
             assert_eq!(again.after(8), after.after(8));
         }
     }

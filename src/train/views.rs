@@ -21,7 +21,6 @@ pub fn count(views: TestViews) -> usize {
 }
 
 /// The views of an image; the first is the image itself, and their weights add up to 1.
-#[must_use]
 pub(super) fn views_of(views: TestViews) -> Vec<View> {
     let both =
         |shift, weight| [false, true].map(|mirror| View { weight: weight / 2.0, shift, mirror });
@@ -34,7 +33,6 @@ pub(super) fn views_of(views: TestViews) -> Vec<View> {
 
 impl View {
     /// The samples as they are seen. Texts are seen as they are.
-    #[must_use]
     pub(super) fn look<'f>(&self, features: &'f Features) -> Cow<'f, Features> {
         let as_they_are = self.shift == 0 && !self.mirror;
         let (pixels, height, width, channels) = match features {

@@ -1,14 +1,12 @@
 //! The watch over the workers: who is at work, who shows no progress, what went wrong first.
 
-use crate::checkpoint::Part;
 use crate::cluster::{ControlMessage, Job, decode};
-use crate::record::Warning;
 use crate::train::failure::{Failure, RunFailure};
 use crate::train::position::{LivePosition, Phase, Position};
 use crate::train::relay::WorkerMessage;
 use crate::train::report::Report;
 use crate::train::session::Session;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -58,9 +56,9 @@ impl<'a> Watch<'a> {
     pub(super) fn new(job: &'a Job, session: Arc<Session>) -> Result<Self> {
         let recipe = &session.recipe;
         let workers = job.workers(recipe)?;
-        let first = job.process();
+        let first = job.process;
         // Who follows waits for nobody's word.
-        let told = (0..job.processes()).map(|process| process == 0 || !job.leads()).collect();
+        let told = (0..job.processes).map(|process| process == 0 || !job.leads()).collect();
         Ok(Self {
             job,
             ranks: first..first + workers,
@@ -121,35 +119,29 @@ impl<'a> Watch<'a> {
         let ControlMessage::Report(report) = decode(message).with_context(whose)? else {
             return Ok(None);
         };
-        let report = WorkerMessage::read(&report).with_context(whose)?;
-        let its_own = |rank: usize| {
-            let known = rank == from && self.job.leads();
-            known.then_some(()).with_context(|| format!("process {from} reports of worker {rank}"))
-        };
-        Ok(match report {
-            WorkerMessage::Step(step) => {
-                its_own(step.rank)?;
-                self.elsewhere[step.rank] = Position::at(step.step + 1, Phase::Unreported);
-                Some(Report::Step(step))
-            }
-            WorkerMessage::Warning(step, message) => {
-                Some(Report::Warning(Warning { step, message }))
-            }
-            WorkerMessage::Part(part) => {
-                let part = Part::try_from(part)?;
-                its_own(part.rank)?;
-                Some(Report::Part(Box::new(part)))
+        match decode(&report.0).with_context(whose)? {
+            WorkerMessage::Report(report) => {
+                let rank = match &report {
+                    Report::Step(step) => step.rank,
+                    Report::Part(part) => part.rank,
+                    _ => from,
+                };
+                ensure!(
+                    rank == from && self.job.leads(),
+                    "process {from} reports of worker {rank}"
+                );
+                if let Report::Step(step) = &report {
+                    self.elsewhere[rank] = Position::at(step.step + 1, Phase::Unreported);
+                }
+                return Ok(Some(report));
             }
             WorkerMessage::Failed(reports) => {
-                self.told[from] = true;
                 reports.into_iter().for_each(|report| self.fail(report.into()));
-                None
             }
-            WorkerMessage::Done => {
-                self.told[from] = true;
-                None
-            }
-        })
+            WorkerMessage::Done => {}
+        }
+        self.told[from] = true;
+        Ok(None)
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -187,7 +179,8 @@ impl<'a> Watch<'a> {
         let silent = (0..positions.len()).filter(at_work);
         let seat = silent.max_by_key(|seat| {
             // Those in an exchange, overlapped or not, wait for another, unless all do.
-            (!positions[*seat].phase.is_exchange(), positions[*seat].elapsed())
+            let exchanges = [Phase::Exchange, Phase::OverlappedExchange];
+            (!exchanges.contains(&positions[*seat].phase), positions[*seat].elapsed())
         })?;
         let (rank, position) = (self.ranks.start + seat, positions[seat]);
         // Who waits in the exchange may do so for longer, and knows better.
@@ -210,7 +203,7 @@ impl<'a> Watch<'a> {
             "worker {rank} shows no progress: {position}, for {:.1?}; the others: {others}{waiting}",
             position.elapsed(),
         );
-        Some(Report::Warning(Warning { step: Some(position.step), message }))
+        Some(Report::Warning(Some(position.step), message))
     }
 
     /// All of this process have ended: gives up a process that does not tell how it ended.
@@ -248,7 +241,7 @@ impl<'a> Watch<'a> {
              launcher ends a job like that when one of its processes has died; if it does, the last \
              checkpoint can be gone on from"
         );
-        Some(Report::Warning(Warning { step: Some(position.step), message }))
+        Some(Report::Warning(Some(position.step), message))
     }
 
     /// Leaves behind those whose threads have not stopped; a warning for each.
@@ -262,7 +255,7 @@ impl<'a> Watch<'a> {
                 let message = format!(
                     "worker {rank} has not stopped: {position}, for {since:.1?}; left behind"
                 );
-                Report::Warning(Warning { step: Some(position.step), message })
+                Report::Warning(Some(position.step), message)
             })
             .collect()
     }

@@ -22,13 +22,11 @@ use std::time::Duration;
 
 /// What a worker is made of, before it is on its thread.
 pub(super) struct WorkerParts {
-    /// The run.
     pub(super) session: Arc<Session>,
     /// Which of this machine's workers it is, counted from 0.
     pub(super) number_on_machine: usize,
     /// This rank's end of the exchange.
     pub(super) collective: Box<dyn Collective>,
-    /// Where reports go.
     pub(super) reports: Sender<Report>,
     /// What the run goes on from; absent for one that begins.
     pub(super) from: Option<Arc<Checkpoint>>,
@@ -43,7 +41,6 @@ pub(super) struct Worker {
     pub(super) replica: Replica,
     pub(super) gradient: GradientExchange,
     pub(super) optimizer: Optimizer,
-    /// With local steps.
     pub(super) local: Option<Local>,
     /// Reports of steps since the one whose exchange is on its way, from that on.
     pub(super) held: Vec<RankStep>,
@@ -98,9 +95,6 @@ pub(super) fn optimizer(
 
 impl Worker {
     /// Builds the replica, the loader and the exchange, and restores what the run goes on from.
-    ///
-    /// # Errors
-    /// When the recipe does not fit the data, or the checkpoint not the recipe.
     pub(super) fn new(parts: WorkerParts) -> Result<Self> {
         let WorkerParts { session, number_on_machine, collective, reports, from, position } = parts;
         let Session { recipe, data, steps, .. } = &*session;
@@ -112,7 +106,7 @@ impl Worker {
             replica.prepare(run_parts.model, &*data.train)?;
         }
         let (sampler, first_step) = steps.sampler(recipe, rank)?;
-        let last_step = steps.scheduled(steps.last_step());
+        let last_step = steps.scheduled(steps.last_step);
         let plan = Plan {
             augment: recipe.augmentation(),
             seed: recipe.seed,
@@ -121,7 +115,7 @@ impl Worker {
             patience: Duration::from_secs_f64(recipe.exchange.timeout),
             ..Plan::default()
         };
-        let exchange = exchange(recipe, &run_parts, steps.last_step(), &mut replica, collective)?;
+        let exchange = exchange(recipe, &run_parts, steps.last_step, &mut replica, collective)?;
         let faults = session.faults.clone();
         let spoils = move |step| faults.spoils_gradient(rank, step);
         let (optimizer, local) = optimizer(recipe, &run_parts, &replica, &exchange)?;
@@ -134,7 +128,7 @@ impl Worker {
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 run_parts.optimizer.learning_rate(),
-                steps.steps_per_epoch(),
+                steps.steps_per_epoch,
                 last_step,
             ),
             batches: Loader::new(data.train.clone(), sampler, plan)?,
@@ -165,7 +159,7 @@ impl Worker {
         } else {
             self.optimizer.catch_up(&self.replica.params, None)?;
         }
-        let (params, last) = (&self.replica.params, steps.scheduled(steps.last_step()));
+        let (params, last) = (&self.replica.params, steps.scheduled(steps.last_step));
         match &mut self.local {
             Some(local) if !steps.is_whole(step) => {
                 local.swap(params)?;

@@ -55,13 +55,12 @@ pub fn run_workers(workers: Workers<'_>, mut take: impl FnMut(Report) -> Result<
     let (ends, ended) = unbounded();
     let mut watch = Watch::new(job, session.clone())?;
     let collectives = job.connect(&session.recipe, session.requests.clone())?;
-    let first_on_machine = job.first_on_machine();
     for (number, collective) in collectives.into_iter().enumerate() {
         let (rank, ends) = (collective.rank(), ends.clone());
         let position = LivePosition::new(rank);
         let parts = WorkerParts {
             session: session.clone(),
-            number_on_machine: first_on_machine + number,
+            number_on_machine: job.place + number,
             collective: Faults::on_the_wire(&session.faults, collective, &position),
             reports: reports.clone(),
             from: from.clone(),
@@ -93,7 +92,7 @@ pub fn run_workers(workers: Workers<'_>, mut take: impl FnMut(Report) -> Result<
             recv(ended) -> end => if let Ok((rank, failure)) = end {
                 watch.end(rank, failure);
             },
-            recv(job.inbox()) -> message => if let Ok((from, message)) = message {
+            recv(job.inbox) -> message => if let Ok((from, message)) = message {
                 received.extend(watch.hear(from, &message));
             },
             default(TICK) => received.extend(watch.look()),

@@ -290,7 +290,7 @@ impl Planner<'_> {
         // The number of steps does not depend on what stands in its place.
         let draft = self.recipe(&table, 1)?;
         let Size { samples, data } = size(&draft)?;
-        let steps = Steps::new(&draft, samples[0], Progress::START)?.last_step();
+        let steps = Steps::new(&draft, samples[0], Progress::START)?.last_step;
         let mut recipe = self.recipe(&table, i64::try_from(steps)?)?;
         // A short run has histograms too.
         let every = &mut recipe.record.histograms_every;

@@ -83,7 +83,6 @@ impl Summary {
     }
 
     /// Whether there were checks, and all of them passed.
-    #[must_use]
     pub(crate) fn ok(&self) -> bool {
         self.checks > 0 && self.failed.is_empty()
     }

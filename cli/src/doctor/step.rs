@@ -60,7 +60,7 @@ fn recipe(device: Device) -> Result<Recipe> {
         ("train.batch", Value::Integer(4)),
         ("seed", Value::Integer(1)),
     ];
-    let mut recipe = Source { recipe: None, flags, sets: Vec::new() }.load()?;
+    let mut recipe = Source { flags, ..Source::default() }.load()?;
     recipe.device = device;
     recipe.schedule = schedule::Config::Constant(schedule::Constant::default());
     recipe.train.epochs = 1;
@@ -96,7 +96,7 @@ fn take(recipe: &Recipe, threads: usize, kernels: Option<Kernels>) -> Result<Tak
             Report::Part(part) => {
                 weights = part.shared.map(|shared| shared.weights).or(weights.take());
             }
-            Report::Histograms(_) | Report::Epoch(_) | Report::Warning(_) => {}
+            Report::Histograms(_) | Report::Epoch(_) | Report::Warning(..) => {}
         }
         Ok(())
     })?;

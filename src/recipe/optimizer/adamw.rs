@@ -1,43 +1,28 @@
 //! Adam with decoupled weight decay: `torch.optim.AdamW`, term for term.
 
-use super::definition::{About, Definition, Now, Piece, Rule, at_least_zero, below_one};
+use super::definition::{About, Definition, Now, Piece, Rule};
 use gradwire_models::kernels::optimizer::{AdamWStep, adamw};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-/// Settings of `adamw`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Adamw {
-    /// The base learning rate, which the schedule multiplies.
-    #[schemars(range(min = 0.0))]
-    pub learning_rate: f64,
-    /// Decay of the gradient's running mean.
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub beta1: f64,
-    /// Decay of the squared gradient's running mean.
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub beta2: f64,
-    /// Added to the denominator.
-    #[schemars(range(min = 0.0))]
-    pub epsilon: f64,
-    /// Weight decay, decoupled from the gradient.
-    #[schemars(range(min = 0.0))]
-    pub weight_decay: f64,
-    /// Whether batch norm's scales and shifts, and biases, decay as well.
-    pub decay_norms_and_biases: bool,
-}
-
-impl Default for Adamw {
-    fn default() -> Self {
-        Self {
-            learning_rate: 1e-3,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.01,
-            decay_norms_and_biases: true,
-        }
+settings! {
+    /// Settings of `adamw`.
+    pub struct Adamw {
+        /// The base learning rate, which the schedule multiplies.
+        #[schemars(range(min = 0.0))]
+        pub learning_rate: f64 = 1e-3,
+        /// Decay of the gradient's running mean.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub beta1: f64 = 0.9,
+        /// Decay of the squared gradient's running mean.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub beta2: f64 = 0.999,
+        /// Added to the denominator.
+        #[schemars(range(min = 0.0))]
+        pub epsilon: f64 = 1e-8,
+        /// Weight decay, decoupled from the gradient.
+        #[schemars(range(min = 0.0))]
+        pub weight_decay: f64 = 0.01,
+        /// Whether batch norm's scales and shifts, and biases, decay as well.
+        pub decay_norms_and_biases: bool = true,
     }
 }
 
@@ -52,13 +37,6 @@ impl Definition for Adamw {
 
     fn learning_rate(&self) -> f64 {
         self.learning_rate
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        below_one("beta1", self.beta1)?;
-        below_one("beta2", self.beta2)?;
-        at_least_zero("weight_decay", self.weight_decay)?;
-        at_least_zero("epsilon", self.epsilon)
     }
 
     fn rule(&self, _correction: f64) -> Box<dyn Rule> {

@@ -26,7 +26,7 @@ pub trait Definition {
         0.0
     }
 
-    /// Checks the settings, the learning rate apart. All are fine unless the optimizer says otherwise.
+    /// Checks what bounds of single numbers, which the schema has, do not say. All is fine unless the optimizer says otherwise.
     ///
     /// # Errors
     /// A sentence that names the key and what to write instead.
@@ -154,26 +154,4 @@ impl<'a> Slices<'a> {
         let (vectors, _) = vectors.split_first_chunk_mut::<N>().expect("a rule names its vectors");
         vectors.each_mut().map(|vector| &mut vector[range.clone()])
     }
-}
-
-/// Checks a factor such as a momentum.
-///
-/// # Errors
-/// When it is not at least 0 and below 1.
-pub(super) fn below_one(key: &str, value: f64) -> Result<(), String> {
-    if (0.0..1.0).contains(&value) {
-        return Ok(());
-    }
-    Err(format!("optimizer.{key} = {value} must be at least 0 and below 1"))
-}
-
-/// Checks a rate or a penalty.
-///
-/// # Errors
-/// When it is not a finite number of at least 0.
-pub(super) fn at_least_zero(key: &str, value: f64) -> Result<(), String> {
-    if value >= 0.0 && value.is_finite() {
-        return Ok(());
-    }
-    Err(format!("optimizer.{key} = {value} must be a number of at least 0"))
 }

@@ -43,23 +43,4 @@ impl Config {
     pub fn about(&self) -> About {
         self.definition().about()
     }
-
-    /// The base learning rate.
-    pub fn learning_rate(&self) -> f64 {
-        self.definition().learning_rate()
-    }
-
-    /// The momentum of plain SGD; 0 for what has none of that kind.
-    pub fn momentum(&self) -> f64 {
-        self.definition().momentum()
-    }
-
-    /// Checks the settings.
-    ///
-    /// # Errors
-    /// A sentence that names the key and what to write instead.
-    pub fn validate(&self) -> Result<(), String> {
-        definition::at_least_zero("learning_rate", self.learning_rate())?;
-        self.definition().validate()
-    }
 }

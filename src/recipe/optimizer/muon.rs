@@ -8,10 +8,8 @@
 //! section 2.2) an update is as large as AdamW's are, so that the two share one learning rate: vectors, and the
 //! matrices that stand for classes or tokens, are AdamW's.
 
-use super::definition::{About, Definition, Now, Piece, Rule, at_least_zero, below_one};
+use super::definition::{About, Definition, Now, Piece, Rule};
 use gradwire_models::kernels::optimizer::{AdamWStep, adamw, orthogonalize};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// AdamW's settings for what it updates: those that Liu et al. 2025 have beside Muon.
 const BETAS: [f64; 2] = [0.9, 0.95];
@@ -23,43 +21,29 @@ const LIKE_ADAMW: f64 = 0.2;
 /// The most iterations of a recipe: after twenty all singular values that f32 can tell from 0 have come to 1.
 const ITERATIONS: u32 = 20;
 
-/// Settings of `muon`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Muon {
-    /// The base learning rate, which the schedule multiplies.
-    #[schemars(range(min = 0.0))]
-    pub learning_rate: f64,
-    /// Decay of the running mean of a matrix's gradient.
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub momentum: f64,
-    /// Nesterov's form of momentum.
-    pub nesterov: bool,
-    /// Iterations that make a matrix orthogonal.
-    #[schemars(range(min = 1, max = ITERATIONS))]
-    pub iterations: u32,
-    /// What AdamW updates beside all vectors, by the first part of its name: the matrices that stand for classes or
-    /// tokens.
-    pub adamw: Vec<String>,
-    /// Weight decay, decoupled from the gradient.
-    #[schemars(range(min = 0.0))]
-    pub weight_decay: f64,
-    /// Whether batch norm's scales and shifts, and biases, decay as well.
-    pub decay_norms_and_biases: bool,
-}
-
-impl Default for Muon {
-    fn default() -> Self {
-        let adamw = ["fc", "classifier", "linear", "embedding", "tokens", "head", "positions"];
-        Self {
-            learning_rate: 0.02,
-            momentum: 0.95,
-            nesterov: true,
-            iterations: 5,
-            adamw: adamw.map(String::from).to_vec(),
-            weight_decay: 0.1,
-            decay_norms_and_biases: false,
-        }
+settings! {
+    /// Settings of `muon`.
+    pub struct Muon {
+        /// The base learning rate, which the schedule multiplies.
+        #[schemars(range(min = 0.0))]
+        pub learning_rate: f64 = 0.02,
+        /// Decay of the running mean of a matrix's gradient.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub momentum: f64 = 0.95,
+        /// Nesterov's form of momentum.
+        pub nesterov: bool = true,
+        /// Iterations that make a matrix orthogonal.
+        #[schemars(range(min = 1, max = ITERATIONS))]
+        pub iterations: u32 = 5,
+        /// What AdamW updates beside all vectors, by the first part of its name: the matrices that stand for classes or
+        /// tokens.
+        pub adamw: Vec<String> = ["fc", "classifier", "linear", "embedding", "tokens", "head", "positions"]
+            .map(String::from).to_vec(),
+        /// Weight decay, decoupled from the gradient.
+        #[schemars(range(min = 0.0))]
+        pub weight_decay: f64 = 0.1,
+        /// Whether batch norm's scales and shifts, and biases, decay as well.
+        pub decay_norms_and_biases: bool = false,
     }
 }
 
@@ -74,18 +58,6 @@ impl Definition for Muon {
 
     fn learning_rate(&self) -> f64 {
         self.learning_rate
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        below_one("momentum", self.momentum)?;
-        at_least_zero("weight_decay", self.weight_decay)?;
-        if (1..=ITERATIONS).contains(&self.iterations) {
-            return Ok(());
-        }
-        let iterations = self.iterations;
-        Err(format!(
-            "optimizer.iterations = {iterations} must be from 1 to {ITERATIONS}, such as 5"
-        ))
     }
 
     fn rule(&self, _correction: f64) -> Box<dyn Rule> {
@@ -173,13 +145,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn iterations_have_bounds() {
-        let with = |iterations| Muon { iterations, ..Muon::default() }.validate();
-        assert!(with(1).is_ok() && with(ITERATIONS).is_ok());
-        assert!(with(0).unwrap_err().contains("such as 5"));
-        assert!(with(ITERATIONS + 1).is_err());
     }
 }

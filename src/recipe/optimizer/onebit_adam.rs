@@ -13,49 +13,33 @@
 //! much as at its last step; the paper's algorithm has neither. An element whose gradient was always zero in the first steps
 //! stays where it is: its variance says nothing, and one bit cannot say that its momentum is zero.
 
-use super::definition::{About, Definition, Now, Piece, Rule, at_least_zero, below_one};
+use super::definition::{About, Definition, Now, Piece, Rule};
 use gradwire_exchange::{FeedbackRule, Policy};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-/// Settings of `onebit-adam`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct OnebitAdam {
-    /// The base learning rate, which the schedule multiplies.
-    #[schemars(range(min = 0.0))]
-    pub learning_rate: f64,
-    /// Steps at the beginning that are sent as they are, at least 1, and fix the variance: the paper has a sixth to
-    /// a quarter of a run, and at least those in which the learning rate rises.
-    #[schemars(range(min = 1))]
-    pub warmup_steps: u64,
-    /// Decay of the momentum.
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub beta1: f64,
-    /// Decay of the variance.
-    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
-    pub beta2: f64,
-    /// Added to the denominator.
-    #[schemars(range(min = 0.0))]
-    pub epsilon: f64,
-    /// Weight decay, decoupled from the gradient.
-    #[schemars(range(min = 0.0))]
-    pub weight_decay: f64,
-    /// Whether batch norm's scales and shifts, and biases, decay as well.
-    pub decay_norms_and_biases: bool,
-}
-
-impl Default for OnebitAdam {
-    fn default() -> Self {
-        Self {
-            learning_rate: 1e-3,
-            warmup_steps: 100,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.01,
-            decay_norms_and_biases: true,
-        }
+settings! {
+    /// Settings of `onebit-adam`.
+    pub struct OnebitAdam {
+        /// The base learning rate, which the schedule multiplies.
+        #[schemars(range(min = 0.0))]
+        pub learning_rate: f64 = 1e-3,
+        /// Steps at the beginning that are sent as they are, at least 1, and fix the variance: the paper has a sixth to
+        /// a quarter of a run, and at least those in which the learning rate rises.
+        #[schemars(range(min = 1))]
+        pub warmup_steps: u64 = 100,
+        /// Decay of the momentum.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub beta1: f64 = 0.9,
+        /// Decay of the variance.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub beta2: f64 = 0.999,
+        /// Added to the denominator.
+        #[schemars(range(min = 0.0))]
+        pub epsilon: f64 = 1e-8,
+        /// Weight decay, decoupled from the gradient.
+        #[schemars(range(min = 0.0))]
+        pub weight_decay: f64 = 0.01,
+        /// Whether batch norm's scales and shifts, and biases, decay as well.
+        pub decay_norms_and_biases: bool = true,
     }
 }
 
@@ -70,19 +54,6 @@ impl Definition for OnebitAdam {
 
     fn learning_rate(&self) -> f64 {
         self.learning_rate
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        below_one("beta1", self.beta1)?;
-        below_one("beta2", self.beta2)?;
-        at_least_zero("weight_decay", self.weight_decay)?;
-        at_least_zero("epsilon", self.epsilon)?;
-        match self.warmup_steps {
-            0 => Err("optimizer.warmup_steps = 0 leaves no step that fixes the variance; write a sixth to a quarter of \
-                      the run's steps, such as 100"
-                .into()),
-            _ => Ok(()),
-        }
     }
 
     fn policy(&self) -> Policy {
@@ -127,15 +98,15 @@ impl Rule for OnebitAdam {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Adamw;
     use super::super::definition::Slices;
-    use super::super::{Adamw, Config};
     use super::*;
     use gradwire_exchange::{
         Collective, Downlink, Exchange, Layout, Scheme, SchemeConfig, Topology, Wiring,
     };
     use std::time::Duration;
 
-    #[derive(Deserialize)]
+    #[derive(serde::Deserialize)]
     struct Golden {
         settings: OnebitAdam,
         start: Vec<f32>,
@@ -242,9 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn it_brings_its_surroundings_and_needs_first_steps() {
-        let config = Config::OnebitAdam(OnebitAdam { warmup_steps: 0, ..OnebitAdam::default() });
-        assert!(config.validate().unwrap_err().contains("optimizer.warmup_steps = 0"));
+    fn it_brings_its_surroundings() {
         let policy = OnebitAdam::default().policy();
         assert!(policy.shares_momentum() && policy.warmup_steps == Some(100));
         for scheme in SchemeConfig::all() {

@@ -5,8 +5,7 @@ use gradwire_exchange::Scheme;
 use std::fs;
 
 fn load(recipe: Option<&str>, sets: &[&str]) -> Result<Recipe> {
-    let sets = sets.iter().map(ToString::to_string).collect();
-    Source { recipe: recipe.map(Into::into), flags: vec![], sets }.load()
+    Source { recipe: recipe.map(Into::into), ..Source::of(sets.iter().copied()) }.load()
 }
 
 fn refusal(sets: &[&str]) -> String {
@@ -161,6 +160,29 @@ fn wrong_types_and_impossible_combinations_are_refused() {
         (vec!["scheme=qsgd", "scheme.levels=1.5"], "expected a whole number"),
         (vec!["scheme=dense", "scheme.x=1"], "it has no settings"),
         (vec!["samples.train=0"], "samples.train"),
+        (
+            vec!["average={kind='ema',decay=1.0}"],
+            "average.decay = 1.0 must be a number from 0, below 1",
+        ),
+        (vec!["average={kind='ema',decay=nan}"], "average.decay = NaN"),
+        (vec!["average={kind='ema',every=0}"], "average.every = 0"),
+        (vec!["average={kind='lookahead',decay=-0.1}"], "average.decay = -0.1"),
+        (vec!["average={kind='lookahead',every=0}"], "average.every = 0"),
+        (vec!["average={kind='lookahead',ramp=-1.0}"], "average.ramp = -1.0"),
+        (vec!["schedule={kind='constant',warmup=99.0}"], "schedule.warmup = 99"),
+        (vec!["schedule={kind='step',every=0.0}"], "schedule.every = 0.0 must be a number above 0"),
+        (vec!["schedule={kind='multi-step',at=[2.0,1.0]}"], "schedule.at = [2.0, 1.0]"),
+        (vec!["schedule={kind='multi-step',at=[]}"], "schedule.at = []"),
+        (vec!["schedule={kind='multi-step',at=[1.0],factor=nan}"], "schedule.factor = NaN"),
+        (vec!["schedule={kind='cosine',floor=1.5}"], "schedule.floor = 1.5"),
+        (vec!["schedule={kind='triangular',start=-0.1}"], "schedule.start = -0.1"),
+        (vec!["schedule={kind='triangular',peak=1.0}"], "schedule.peak = 1.0"),
+        (vec!["schedule={kind='triangular',end=1.0}"], "schedule.end = 1.0"),
+        (vec!["optimizer.norm_bias_rate=0.0"], "optimizer.norm_bias_rate = 0.0"),
+        (vec!["optimizer.norm_bias_rate=-1.0"], "optimizer.norm_bias_rate = -1.0"),
+        (vec!["optimizer.norm_bias_rate=nan"], "optimizer.norm_bias_rate = NaN"),
+        (vec!["optimizer={kind='muon',iterations=0}"], "optimizer.iterations = 0"),
+        (vec!["optimizer={kind='muon',iterations=21}"], "whole number from 1 to 20"),
         (vec!["train.label_smoothing=1e300"], "= 1e300 must"),
         (vec!["train.batch=0"], "train.batch"),
         (
@@ -241,8 +263,8 @@ fn rules_name_a_scheme_or_a_ratio_of_the_recipes_own() {
 #[test]
 fn another_global_batch_at_the_same_rate_is_noted() {
     let note = |sets: &[&str]| {
-        let sets = sets.iter().map(ToString::to_string).collect();
-        let source = Source { recipe: Some("cifar10-dense".into()), sets, ..Source::default() };
+        let source =
+            Source { recipe: Some("cifar10-dense".into()), ..Source::of(sets.iter().copied()) };
         source.batch_note(&source.load().unwrap())
     };
     let said = note(&["workers=8"]).unwrap();
@@ -255,11 +277,7 @@ fn another_global_batch_at_the_same_rate_is_noted() {
 
 #[test]
 fn a_setting_of_another_kind_and_a_list_without_brackets_say_what_to_write() {
-    let refused = |sets: &[&str]| {
-        let sets = sets.iter().map(ToString::to_string).collect();
-        let source = Source { recipe: Some("cifar10-dense".into()), sets, ..Source::default() };
-        source.load().unwrap_err().to_string()
-    };
+    let refused = |sets: &[&str]| load(Some("cifar10-dense"), sets).unwrap_err().to_string();
     let ratio = refused(&["scheme.ratio=0.01"]);
     assert!(
         ratio.contains("dense has no such setting") && ratio.contains("--scheme topk"),

@@ -12,7 +12,7 @@
 
 use super::proto::Message;
 use super::values::{nothing, plugin_value, scalars};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, flat, is_one_of};
 use crate::record::event::{Event, Finished, Kind};
 use crate::record::folder;
 use crate::record::summary::Summary;
@@ -33,9 +33,6 @@ pub(in crate::record) struct Trial {
 
 impl Trial {
     /// The trial of the run in `folder` that begins at this time, in seconds since the Unix epoch.
-    ///
-    /// # Errors
-    /// When the resolved recipe is no TOML.
     pub(in crate::record) fn new(resolved: &str, folder: &Path, time: f64) -> Result<Self> {
         let recipe: Table = resolved.parse().context("the resolved recipe is no TOML")?;
         let name = recipe.get("record").and_then(|record| record.get("name"));
@@ -105,30 +102,10 @@ fn usual(recipe: &Table) -> Settings {
     settings(recipe.iter().filter_map(part).collect())
 }
 
-/// The settings in a resolved recipe.
+/// The settings in a resolved recipe, a part's kind under the part's own name.
 fn settings(recipe: Table) -> Settings {
-    let mut settings = Settings::new();
-    let mut open = vec![(String::new(), Value::Table(recipe))];
-    while let Some((path, value)) = open.pop() {
-        let is = |name: &&str| {
-            path.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        if LEFT_OUT.iter().any(is) {
-            continue;
-        }
-        match value {
-            Value::Table(table) => open.extend(table.into_iter().map(|(key, value)| {
-                let path = match (path.as_str(), key.as_str()) {
-                    ("", _) => key,
-                    (_, "kind") => path.clone(),
-                    _ => format!("{path}.{key}"),
-                };
-                (path, value)
-            })),
-            value => drop(settings.insert(path, value)),
-        }
-    }
-    settings
+    let told = flat(recipe).into_iter().filter(|(key, _)| !is_one_of(key, &LEFT_OUT));
+    told.map(|(key, value)| (key.strip_suffix(".kind").unwrap_or(&key).into(), value)).collect()
 }
 
 /// Says that a run begins, at a time in seconds since the Unix epoch:

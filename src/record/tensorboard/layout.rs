@@ -9,67 +9,48 @@ use tensorboard_proto::summary::Summary_Value;
 const PLUGIN: &str = "custom_scalars";
 const TAG: &str = "custom_scalars__config__";
 
-/// A chart: its title, and regular expressions of the tags on it, which match from their beginning.
-type Chart = (&'static str, &'static [&'static str]);
-
-/// Categories of charts, in order. Charts without data stay empty: not every scheme has all.
-const CATEGORIES: [(&str, &[Chart]); 4] = [
-    (
-        "Learning",
-        &[
-            ("loss", &["Train/loss$", "Test/loss$"]),
-            ("accuracy", &["Train/accuracy$", "Test/accuracy$"]),
-            ("learning rate", &["Train/learning_rate$"]),
-            ("gradient norm", &["Train/gradient_norm$"]),
-        ],
-    ),
-    (
-        "Wire",
-        &[
-            ("bits per parameter", &["exchange/bits_per_parameter$"]),
-            (
-                "bytes in a step: sent by a rank, up, down",
-                &["exchange/wire_bytes$", "exchange/(up|down)link_bytes$"],
-            ),
-            ("bytes in all", &["exchange/wire_bytes_total$"]),
-        ],
-    ),
-    (
-        "Compression",
-        &[
-            ("elements sent over elements wanted (k̂/k)", &["scheme/kept_ratio$"]),
-            ("compression error", &["scheme/compression_error$"]),
-            ("cosine with the gradient", &["scheme/compression_cosine$"]),
-            ("norm of the residual", &["exchange/residual_norm$"]),
-        ],
-    ),
-    (
-        "Time",
-        &[
-            ("seconds of the exchange: in all, exposed", &["exchange/(exposed_)?seconds$"]),
-            ("seconds of encoding and decoding", &["phase/(encode|decode)$"]),
-            ("seconds of forward and backward pass", &["phase/(forward|backward)$"]),
-            (
-                "seconds of waiting for data, for other ranks, and of the update",
-                &["phase/(data|wait|optimizer)$"],
-            ),
-            ("samples per second", &["speed/samples_per_second$"]),
-        ],
-    ),
-];
+/// Categories of charts, in order, and the charts of each: a title, and regular expressions of the tags on it, which match
+/// from their beginning. Charts without data stay empty: not every scheme has all.
+const CATEGORIES: &str = "\
+Learning
+  loss | Train/loss$ Test/loss$
+  accuracy | Train/accuracy$ Test/accuracy$
+  learning rate | Train/learning_rate$
+  gradient norm | Train/gradient_norm$
+Wire
+  bits per parameter | exchange/bits_per_parameter$
+  bytes in a step: sent by a rank, up, down | exchange/wire_bytes$ exchange/(up|down)link_bytes$
+  bytes in all | exchange/wire_bytes_total$
+Compression
+  elements sent over elements wanted (k̂/k) | scheme/kept_ratio$
+  compression error | scheme/compression_error$
+  cosine with the gradient | scheme/compression_cosine$
+  norm of the residual | exchange/residual_norm$
+Time
+  seconds of the exchange: in all, exposed | exchange/(exposed_)?seconds$
+  seconds of encoding and decoding | phase/(encode|decode)$
+  seconds of forward and backward pass | phase/(forward|backward)$
+  seconds of waiting for data, for other ranks, and of the update | phase/(data|wait|optimizer)$
+  samples per second | speed/samples_per_second$
+";
 
 /// The layout, to be written once into a run: `Layout { category = 2 }`, `Category { title = 1,
 /// chart = 2 }`, `Chart { title = 1, multiline = 2 }`, `MultilineChartContent { tag = 1 }` of
 /// TensorBoard's `plugins/custom_scalar/layout.proto`. TensorBoard shows the equal layouts of many
 /// runs as one.
 pub(super) fn layout() -> Summary_Value {
-    let chart = |&(title, tags): &Chart| {
-        let tags = tags.iter().fold(Message::default(), |lines, tag| lines.text(1, tag));
-        Message::default().text(1, title).message(2, &tags)
-    };
-    let categories = CATEGORIES.iter().map(|(title, charts)| {
-        Message::default().text(1, title).messages(2, charts.iter().map(chart))
-    });
-    let layout = Message::default().messages(2, categories);
+    let mut layout: Vec<Message> = Vec::new();
+    for line in CATEGORIES.lines() {
+        match (line.trim_start().split_once(" | "), layout.last_mut()) {
+            (Some((title, tags)), Some(category)) => {
+                let lines = Message::default();
+                let lines = tags.split(' ').fold(lines, |lines, tag| lines.text(1, tag));
+                let chart = Message::default().text(1, title).message(2, &lines);
+                *category = std::mem::take(category).message(2, &chart);
+            }
+            _ => layout.push(Message::default().text(1, line)),
+        }
+    }
+    let layout = Message::default().messages(2, layout);
     plugin_value(TAG, PLUGIN, Vec::new(), string(&[], layout.into_bytes()))
 }

@@ -7,37 +7,30 @@ use protobuf::{CodedOutputStream, ProtobufResult};
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// A `string` field.
     pub(super) fn text(self, field: u32, value: &str) -> Self {
         self.with(|out| out.write_string(field, value))
     }
 
-    /// A `double` field.
     pub(super) fn number(self, field: u32, value: f64) -> Self {
         self.with(|out| out.write_double(field, value))
     }
 
-    /// A `bool` field.
     pub(super) fn flag(self, field: u32, value: bool) -> Self {
         self.with(|out| out.write_bool(field, value))
     }
 
-    /// A field of an enumeration.
     pub(super) fn choice(self, field: u32, value: i32) -> Self {
         self.with(|out| out.write_enum(field, value))
     }
 
-    /// A field that is a message.
     pub(super) fn message(self, field: u32, value: &Self) -> Self {
         self.with(|out| out.write_bytes(field, &value.0))
     }
 
-    /// Repeated messages.
     pub(super) fn messages(self, field: u32, values: impl IntoIterator<Item = Self>) -> Self {
         values.into_iter().fold(self, |message, value| message.message(field, &value))
     }
 
-    /// Its bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }

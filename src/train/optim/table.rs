@@ -44,49 +44,6 @@ pub(super) struct Table {
     left: Vec<f64>,
 }
 
-/// What a table's rows wait with, for a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Waiting {
-    /// After how many updates of the window each row was last brought up to date.
-    pub since: Vec<u64>,
-    /// How far a row would have moved since, by `since`, as the bits of an f64.
-    pub drift: Vec<u64>,
-    /// What is left of its momentum, likewise.
-    pub left: Vec<u64>,
-    /// The rows as they were then.
-    pub weights: Vec<f32>,
-}
-
-impl Waiting {
-    /// As entries of a state.
-    pub fn into_state(self) -> State {
-        let mut state = State::default();
-        state.insert("since", Entry::U64(self.since));
-        state.insert("drift", Entry::U64(self.drift));
-        state.insert("left", Entry::U64(self.left));
-        state.insert("weights", Entry::F32(self.weights));
-        state
-    }
-
-    /// From the entries of a state.
-    ///
-    /// # Errors
-    /// When there are others than [`into_state`](Self::into_state) makes.
-    pub fn from_state(state: State) -> Result<Self> {
-        let mut waiting = Self::default();
-        for (name, entry) in state.into_entries() {
-            match (name.as_str(), entry) {
-                ("since", Entry::U64(values)) => waiting.since = values,
-                ("drift", Entry::U64(values)) => waiting.drift = values,
-                ("left", Entry::U64(values)) => waiting.left = values,
-                ("weights", Entry::F32(values)) => waiting.weights = values,
-                _ => bail!("entry {name} is unknown, or of another type"),
-            }
-        }
-        Ok(waiting)
-    }
-}
-
 impl Table {
     /// A table at `range` of the flat gradient, of rows of `width`; none of them waits.
     pub(super) fn new(range: Range<usize>, width: usize) -> Self {
@@ -210,8 +167,10 @@ impl Table {
         (self.aside, self.free) = (Vec::new(), Vec::new());
     }
 
-    /// What the rows wait with; `None` when none can.
-    pub(super) fn save(&self, weights: &[f32]) -> Option<Waiting> {
+    /// What the rows wait with, for a checkpoint; `None` when none can: after how many updates of the window each was
+    /// last brought up to date (`since`), by that how far it would have moved and what is left of its momentum, as bits
+    /// of f64 (`drift`, `left`), and the rows as they were then (`weights`).
+    pub(super) fn save(&self, weights: &[f32]) -> Option<State> {
         if self.updates() == 0 {
             return None;
         }
@@ -220,44 +179,39 @@ impl Table {
             let aside = &self.aside[*place as usize * self.width..][..self.width];
             was[self.elements(row)].copy_from_slice(aside);
         }
-        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect();
-        Some(Waiting {
-            since: self.since.iter().map(|since| u64::from(*since)).collect(),
-            drift: bits(&self.drift),
-            left: bits(&self.left),
-            weights: was,
-        })
+        let bits =
+            |values: &[f64]| Entry::U64(values.iter().map(|value| value.to_bits()).collect());
+        let mut state = State::default();
+        state.insert(
+            "since",
+            Entry::U64(self.since.iter().map(|since| u64::from(*since)).collect()),
+        );
+        state.insert("drift", bits(&self.drift));
+        state.insert("left", bits(&self.left));
+        state.insert("weights", Entry::F32(was));
+        Some(state)
     }
 
     /// Takes up what [`save`](Self::save) gave, and sets `weights` to the rows as they were.
-    ///
-    /// # Errors
-    /// When it is not of such a table.
-    pub(super) fn restore(&mut self, waiting: &Waiting, weights: &mut [f32]) -> Result<()> {
-        let Waiting { since, drift, left, weights: was } = waiting;
-        let (rows, updates) = (self.since.len(), drift.len().wrapping_sub(1));
-        ensure!(
-            since.len() == rows && was.len() == weights.len(),
-            "{} rows and {} weights wait, in a table of {rows} and {}",
-            since.len(),
-            was.len(),
-            weights.len()
-        );
-        ensure!(
-            updates < WINDOW && left.len() == drift.len(),
-            "{} and {} numbers on at most {WINDOW} updates",
-            drift.len(),
-            left.len()
-        );
-        if let Some(row) = since.iter().position(|since| *since > updates as u64) {
-            bail!("row {row} waits since update {} of {updates}", since[row]);
+    pub(super) fn restore(&mut self, waiting: &State, weights: &mut [f32]) -> Result<()> {
+        let since = waiting.u64s("since", self.since.len())?;
+        let was = waiting.f32s("weights", weights.len())?;
+        let numbers = waiting.entries().find_map(|(name, entry)| match entry {
+            Entry::U64(numbers) if name == "drift" => Some(numbers.len()),
+            _ => None,
+        });
+        let numbers = numbers.unwrap_or_default();
+        ensure!((1..=WINDOW).contains(&numbers), "{numbers} numbers on at most {WINDOW} updates");
+        if let Some(row) = since.iter().position(|since| *since >= numbers as u64) {
+            bail!("row {row} waits since update {} of {}", since[row], numbers - 1);
         }
-        let finite = |bits: &[u64]| -> Result<Vec<f64>> {
-            let values: Vec<f64> = bits.iter().map(|bits| f64::from_bits(*bits)).collect();
+        let finite = |name: &str| -> Result<Vec<f64>> {
+            let bits = waiting.u64s(name, numbers)?.iter();
+            let values: Vec<f64> = bits.map(|bits| f64::from_bits(*bits)).collect();
             ensure!(values.iter().all(|value| value.is_finite()), "a number is not finite");
             Ok(values)
         };
-        let (drift, left) = (finite(drift)?, finite(left)?);
+        let (drift, left) = (finite("drift")?, finite("left")?);
         weights.copy_from_slice(was);
         *self = Self::new(self.range.clone(), self.width);
         self.since = since.iter().map(|since| *since as u16).collect();
@@ -423,18 +377,24 @@ mod tests {
             run.update(n, &step(rate(n), 0.9, false, n == 0));
         }
         let good = run.table.save(&run.weights).unwrap();
-        let spoilt: [fn(&mut Waiting); 7] = [
-            |w| w.since.truncate(3),
-            |w| w.weights.truncate(3),
-            |w| w.left.truncate(3),
-            |w| (w.drift, w.left) = (Vec::new(), Vec::new()),
-            |w| (w.drift, w.left) = (vec![0; WINDOW + 1], vec![0; WINDOW + 1]),
-            |w| w.since[2] = 10,
-            |w| w.drift[1] = f64::NAN.to_bits(),
-        ];
-        for spoil in spoilt {
+        let changed = |name: &str, length, place: usize, value| {
+            let mut values = good.u64s(name, length).unwrap().to_vec();
+            values[place] = value;
+            Entry::U64(values)
+        };
+        let zeros = |length| Entry::U64(vec![0; length]);
+        for spoilt in [
+            vec![("since", zeros(3))],
+            vec![("weights", Entry::F32(vec![0.0; 3]))],
+            vec![("weights", zeros(ROWS * WIDTH))],
+            vec![("left", zeros(3))],
+            vec![("drift", zeros(0)), ("left", zeros(0))],
+            vec![("drift", zeros(WINDOW + 1)), ("left", zeros(WINDOW + 1))],
+            vec![("since", changed("since", ROWS, 2, 10))],
+            vec![("drift", changed("drift", 10, 1, f64::NAN.to_bits()))],
+        ] {
             let mut waiting = good.clone();
-            spoil(&mut waiting);
+            spoilt.into_iter().for_each(|(name, entry)| waiting.insert(name, entry));
             assert!(run.table.restore(&waiting, &mut run.weights).is_err());
         }
         run.table.restore(&good, &mut run.weights).unwrap();

@@ -164,7 +164,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
             share.push(timer.own);
         }
         // A tenth of the rate: what is wanted are gradients, not a schedule.
-        let rate = recipe.optimizer.learning_rate() / 10.0;
+        let rate = recipe.optimizer.definition().learning_rate() / 10.0;
         updated.time(|p| &mut p.optimizer, || optimizer.step(params, &mut mean, &support, rate))?;
         computed.extend(share.into_iter().map(|own| Compute {
             before: own.data + own.forward,
@@ -332,7 +332,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
     let sum = |of: fn(&MeasuredLeg) -> f64| legs.iter().map(of).sum::<f64>();
     let error = mean(&|traffic| traffic.gauge("compression_error").unwrap_or(0.0));
     let risk = Risk::new(error, scheme.feedback(), scheme.properties().law, recipe.workers);
-    let accelerates = scheme.feedback() && recipe.optimizer.momentum() > 0.0;
+    let accelerates = scheme.feedback() && recipe.optimizer.definition().momentum() > 0.0;
     Ok(SchemeCost {
         scheme: in_words(scheme),
         name: scheme.about().name,
