@@ -13,7 +13,7 @@ pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Re
     let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
     let slow = slow_start(recipe, session.steps.steps_per_epoch, session.steps.last_step);
     let twice = twice(&session.parts(), recipe);
-    let never = uncompressed(recipe, session.steps.last_step());
+    let never = uncompressed(recipe, session.steps.last_step);
     let all = [altered(session), cut(recipe, samples), slow, never, single, twice, scarce];
     Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())
 }
