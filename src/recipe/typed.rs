@@ -61,7 +61,7 @@ pub(super) fn check_bounds(recipe: &Value) -> Result<()> {
             && bound("maximum").is_none_or(|most| number <= most)
             && bound("exclusiveMaximum").is_none_or(|most| number < most);
         ensure!(
-            fits && !number.is_nan(),
+            fits && number.is_finite(),
             "{path} = {shown} must be a {}; `gradwire list keys {}` tells what it is",
             keys::values(schema),
             path.split('[').next().unwrap_or_default()

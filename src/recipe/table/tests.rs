@@ -181,6 +181,7 @@ fn wrong_types_and_impossible_combinations_are_refused() {
         (vec!["optimizer.norm_bias_rate=0.0"], "optimizer.norm_bias_rate = 0.0"),
         (vec!["optimizer.norm_bias_rate=-1.0"], "optimizer.norm_bias_rate = -1.0"),
         (vec!["optimizer.norm_bias_rate=nan"], "optimizer.norm_bias_rate = NaN"),
+        (vec!["optimizer.learning_rate=inf"], "optimizer.learning_rate = inf must be"),
         (vec!["optimizer={kind='muon',iterations=0}"], "optimizer.iterations = 0"),
         (vec!["optimizer={kind='muon',iterations=21}"], "whole number from 1 to 20"),
         (vec!["train.label_smoothing=1e300"], "= 1e300 must"),
