@@ -87,9 +87,9 @@ pub use collective::{
     star,
 };
 pub use compress::{
-    About, Built, Coding, Compressor, Encoded, Entropy, Fall, Feedback, FeedbackRule, Law, Norm,
-    Properties, QsgdValues, Quantised, Ratio, Run, Seat, Soundness, SparseBlocks, Statistics,
-    StepEnd, StepMessages, Summary, Values,
+    About, Built, Coding, Compressor, Encoded, Fall, Feedback, FeedbackRule, Law, Norm, Properties,
+    QsgdValues, Quantised, Ratio, Run, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
+    StepMessages, Summary, Values,
 };
 pub use error::{Awaited, Error, Result};
 pub use exchange::Exchange;

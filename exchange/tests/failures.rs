@@ -247,15 +247,11 @@ impl Server for Spoilt {
 /// same on every rank that was sent the same; never a panic.
 #[test]
 fn spoilt_messages_are_errors_or_numbers() {
-    let leader = aggregation_aware::Config {
-        rule: aggregation_aware::Rule::Leader { p: 0.5 },
-        ..Default::default()
-    };
     let schemes = [
         SchemeConfig::default(),
         half(),
         SchemeConfig::Casq(casq::Config::default()),
-        SchemeConfig::AggregationAware(leader),
+        SchemeConfig::AggregationAware(aggregation_aware::Config::default()),
         SchemeConfig::Optquant(optquant::Config::default()),
     ];
     for mut trial in trials(&schemes) {

@@ -23,8 +23,7 @@
 //! | … | their positions (`wire/indices.rs`) |
 //!
 //! # State
-//! The last union, or the window of them; for `mix` the last sums, for `ema` the averages, for
-//! `leader` the leader's positions. Learned from all ranks' messages, and so the same everywhere.
+//! The last union; for `mix` the last sums. Learned from all ranks' messages, and so the same everywhere.
 //!
 //! # Where we differ
 //! Without a server ([`Topology::Server`](crate::Topology)) every rank hears every message. What a server
@@ -98,26 +97,16 @@ impl Scheme for Config {
             selector: Selector::default(),
             scores: Vec::new(),
             inside: Vec::new(),
-            maybe: Vec::new(),
             selected: Vec::new(),
             gauges: Vec::new(),
         })
     }
 
     fn examples() -> Vec<Self> {
-        let rules = [
-            Rule::Mix { lambda: 0.5 },
-            Rule::Hysteresis { h: 2.0 },
-            Rule::Window { p: 0.75, rounds: 5 },
-            Rule::Ema { lambda: 1.0 },
-            Rule::Leader { p: 0.75 },
-            Rule::Significant { c: 3.0 },
-        ];
         let values = QsgdValues { levels: 1, ..QsgdValues::default() }.into();
-        let exact = rules.map(|rule| Self { rule, ..Self::default() });
-        let quantised = [Rule::default(), Rule::Leader { p: 0.75 }];
-        let quantised = quantised.map(|rule| Self { rule, values, ..Self::default() });
-        [&exact[..], &quantised[..]].concat()
+        let exact = [Rule::Mix { lambda: 0.5 }, Rule::Hysteresis { h: 2.0 }];
+        let exact = exact.map(|rule| Self { rule, ..Self::default() });
+        [&exact[..], &[Self { values, ..Self::default() }]].concat()
     }
 }
 
@@ -130,8 +119,6 @@ struct AggregationAware {
     scores: Vec<f32>,
     /// Elements that have been given one of the rule's places.
     inside: Vec<u32>,
-    /// Candidates for the last of these places.
-    maybe: Vec<u32>,
     selected: Vec<u32>,
     gauges: Vec<Gauge>,
 }
@@ -158,64 +145,21 @@ impl AggregationAware {
     /// Leaves the positions to send, at most `k`, ascending, in `selected`.
     fn select(&mut self, gradient: &[f32], k: usize) {
         let Self { memory, selector, inside, selected, .. } = self;
-        let (rule, union) = match (self.config.rule, memory.union()) {
-            (rule @ Rule::Significant { .. }, _) => (rule, &[][..]),
-            (rule, Some(union)) => (rule, union),
-            (_, None) => (Rule::Topk, &[][..]),
+        let (rule, union) = match memory.union() {
+            Some(union) => (self.config.rule, union),
+            None => (Rule::Topk, &[][..]),
         };
         match rule {
             Rule::Topk => copy(selector.largest(gradient, k), selected),
-            Rule::Significant { c } => {
-                let rms = crate::wire::floats::norm(gradient) / (gradient.len() as f64).sqrt();
-                let significant =
-                    |position: &&u32| f64::from(gradient[**position as usize].abs()) > c * rms;
-                selected.clear();
-                selected.extend(selector.largest(gradient, k).iter().filter(significant));
-                if selected.is_empty() {
-                    selected.extend_from_slice(selector.largest(gradient, 1));
-                }
-            }
-            Rule::PrevUnion { p } | Rule::Leader { p } => {
-                let leads = matches!(rule, Rule::Leader { .. });
-                let preferred = if leads { &memory.leader[..] } else { union };
-                copy(selector.largest_among(gradient, preferred, Rule::places(p, k)), inside);
+            Rule::PrevUnion { p } => {
+                copy(selector.largest_among(gradient, union, Rule::places(p, k)), inside);
                 self.fill_up(gradient, k);
             }
-            Rule::Window { p, .. } => {
-                self.most_frequent(gradient, Rule::places(p, k));
-                self.fill_up(gradient, k);
-            }
-            Rule::Mix { .. } | Rule::Hysteresis { .. } | Rule::Ema { .. } => {
+            Rule::Mix { .. } | Rule::Hysteresis { .. } => {
                 copy(gradient, &mut self.scores);
                 score(rule, &mut self.scores, union, memory);
                 copy(selector.largest(&self.scores, k), selected);
             }
-        }
-    }
-
-    /// Gives places to the elements that were most often in the window's unions.
-    fn most_frequent(&mut self, gradient: &[f32], places: usize) {
-        let counts = &self.memory.counts;
-        let mut histogram = [0usize; 256];
-        counts.iter().for_each(|count| histogram[usize::from(*count)] += 1);
-        // The count at which the places run out.
-        let (mut level, mut left) = (u8::MAX, places);
-        while level > 0 && histogram[usize::from(level)] <= left {
-            left -= histogram[usize::from(level)];
-            level -= 1;
-        }
-        self.inside.clear();
-        self.maybe.clear();
-        for (position, count) in counts.iter().enumerate() {
-            if *count > level {
-                self.inside.push(position as u32);
-            } else if *count == level && level > 0 {
-                self.maybe.push(position as u32);
-            }
-        }
-        if level > 0 {
-            self.inside.extend(self.selector.largest_among(gradient, &self.maybe, left));
-            self.inside.sort_unstable();
         }
     }
 
@@ -247,11 +191,6 @@ fn score(rule: Rule, scores: &mut [f32], union: &[u32], memory: &Memory) {
         }
         Rule::Hysteresis { h } => {
             union.iter().for_each(|position| scores[*position as usize] *= h as f32);
-        }
-        Rule::Ema { lambda } => {
-            for (score, average) in scores.iter_mut().zip(&memory.averages) {
-                *score *= 1.0 + lambda as f32 * average;
-            }
         }
         _ => {}
     }
@@ -288,7 +227,7 @@ impl Compressor for AggregationAware {
         self.memory.mark_messages(round, most, self.config.values)
     }
 
-    /// Where the union differs from the mean's support, and for `leader` what that rank sent.
+    /// Where the union differs from the mean's support.
     fn summarise(&mut self, round: &StepMessages<'_>, out: &mut Vec<u8>) -> Result<()> {
         let most = self.config.ratio.most(round.mean.len());
         self.memory.summarise(round, most, self.config.values, out)

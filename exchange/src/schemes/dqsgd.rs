@@ -70,7 +70,7 @@ use controller::Controller;
 
 use crate::compress::bit_schedule::Course;
 use crate::compress::ladder::Uniform;
-use crate::compress::levels::{self, Entropy, Norm, Quantiser};
+use crate::compress::levels::{self, Norm, Quantiser};
 use crate::compress::scheme::require;
 use crate::compress::{
     Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
@@ -298,7 +298,7 @@ impl Compressor for Dqsgd {
             let (parameter, others) = rest.split_at(*length);
             let stream = Stream::new(&[stream.key(), number as u64]);
             self.quantiser.put_scales(parameter, 0, |some| norm.scale(some), out);
-            self.quantiser.put_codes(parameter, 0, ladder(bits), stream, Entropy::None, out);
+            self.quantiser.put_codes(parameter, 0, ladder(bits), stream, out);
             rest = others;
         }
         let weight = gradient.len() as f64;
@@ -328,7 +328,7 @@ impl Compressor for Dqsgd {
             let (parameter, others) = rest.split_at_mut(*length);
             let scale = if parameter.is_empty() { 0 } else { size_of::<f32>() };
             let wire = reader.take(scale + codes::bytes(*length, bits.into()))?;
-            levels::add(wire, 0, ladder(bits), Entropy::None, weight, parameter)?;
+            levels::add(wire, 0, ladder(bits), weight, parameter)?;
             rest = others;
         }
         Ok(reader.finish()?)

@@ -28,7 +28,7 @@
 //! SparseLoCo's code is a square of 64 by 64 of a matrix. Positions are coded over the whole bucket: at 1 %
 //! one takes some 8 bits, where a position within a chunk of 4096 takes 12, and no chunk needs a header.
 
-use crate::compress::levels::{Entropy, Norm};
+use crate::compress::levels::Norm;
 use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::select::Selector;
 use crate::compress::sparse::{Select, Sparsifier};
@@ -80,7 +80,7 @@ impl Scheme for Config {
 
     fn examples() -> Vec<Self> {
         let two_bits = QsgdValues { levels: 1, ..QsgdValues::default() };
-        let elias = QsgdValues { levels: 5, norm: Norm::L2, block: 100, entropy: Entropy::Elias };
+        let quantised = QsgdValues { levels: 5, norm: Norm::L2, block: 100 };
         let with = |ratio: f64, feedback| Self { ratio: ratio.into(), feedback, ..Self::default() };
         vec![
             with(0.001, true),
@@ -94,8 +94,8 @@ impl Scheme for Config {
                 ..Self::default()
             },
             Self { values: two_bits.into(), ..Self::default() },
-            Self { values: elias.into(), ..with(0.3, true) },
-            Self { values: elias.into(), ..with(0.3, false) },
+            Self { values: quantised.into(), ..with(0.3, true) },
+            Self { values: quantised.into(), ..with(0.3, false) },
             Self { chunk: 4096, values: Values::Coded(Coding::TwoBits), ..Self::default() },
             Self { chunk: 48, values: Values::Coded(Coding::TwoBits), ..with(0.1, false) },
         ]
