@@ -58,7 +58,7 @@ pub enum Error {
         /// What is wrong, and what to do instead.
         problem: String,
     },
-    /// A layout, a link, a number of ranks, a server that cannot be.
+    /// A layout, a link, a number of ranks that cannot be.
     #[error("{problem}")]
     Invalid {
         /// What is wrong, and what to do instead.
@@ -124,27 +124,6 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
-    /// The server's thread is gone, or did not answer in time, not even to say who was silent.
-    #[error(
-        "the server {how}; rank {by} was waiting for {awaited}",
-        how = after.map_or("is gone".to_string(), |after| format!("was silent for {after:?}"))
-    )]
-    ServerLost {
-        /// The rank that noticed.
-        by: usize,
-        /// What was awaited.
-        awaited: Awaited,
-        /// How long, if the server was silent.
-        after: Option<Duration>,
-    },
-    /// The server's message does not mean anything.
-    #[error("the server's message for {awaited}: {fault}")]
-    ServerMessage {
-        /// What it was awaited as.
-        awaited: Awaited,
-        /// What is wrong with the bytes.
-        fault: Fault,
-    },
     /// Other processes cannot be reached.
     #[error("between processes: {problem}")]
     Transport {
@@ -209,10 +188,7 @@ impl Error {
     /// their callers know what for.
     #[must_use]
     pub(crate) fn awaiting(mut self, what: Awaited) -> Self {
-        if let Error::PeerLost { awaited, .. }
-        | Error::Timeout { awaited, .. }
-        | Error::ServerLost { awaited, .. } = &mut self
-        {
+        if let Error::PeerLost { awaited, .. } | Error::Timeout { awaited, .. } = &mut self {
             *awaited = what;
         }
         self

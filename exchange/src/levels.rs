@@ -24,7 +24,7 @@
 //! # Sums
 //! Within a group in order of rank, times 1/G; then over groups in order, times G/N.
 
-use crate::collective::{Alltoall, Collective, Payload, Server};
+use crate::collective::{Alltoall, Collective, Payload};
 use crate::error::Awaited;
 use crate::refusal;
 use crate::wire::{Frame, Header, Kind, Reader, floats};
@@ -292,10 +292,6 @@ impl Collective for Levels {
             _ if self.all.alltoall().is_some() => Some(self),
             _ => None,
         }
-    }
-
-    fn server(&mut self) -> Option<&mut dyn Server> {
-        if self.group == 1 { self.all.server() } else { None }
     }
 }
 

@@ -82,10 +82,7 @@ mod zeros;
 
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
-pub use collective::{
-    Aggregate, Alltoall, Collective, Mesh, Mismatch, Payload, Reply, Server, Solo, cluster, mesh,
-    star,
-};
+pub use collective::{Alltoall, Collective, Mesh, Mismatch, Payload, Solo, cluster, mesh, threads};
 pub use compress::{
     About, Built, Coding, Compressor, Encoded, Fall, Feedback, FeedbackRule, Law, Norm, Properties,
     QsgdValues, Quantised, Ratio, Run, Seat, Soundness, SparseBlocks, Statistics, StepEnd,

@@ -8,9 +8,7 @@ use crate::disk::{self, Operation};
 use crate::recipe::nearest;
 use crate::train::position::LivePosition;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use gradwire_exchange::{
-    self as exchange, Aggregate, Alltoall, Collective, Mismatch, Payload, Reply, Server,
-};
+use gradwire_exchange::{self as exchange, Alltoall, Collective, Mismatch, Payload};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
 use std::sync::Arc;
@@ -267,11 +265,6 @@ impl Collective for Wire {
         self.inner.alltoall()?;
         Some(self)
     }
-
-    fn server(&mut self) -> Option<&mut dyn Server> {
-        self.inner.server()?;
-        Some(self)
-    }
 }
 
 impl Alltoall for Wire {
@@ -280,19 +273,6 @@ impl Alltoall for Wire {
             self.corrupt(longest);
         }
         self.inner.alltoall().expect("invariant: it is asked through `alltoall`").alltoall(mine)
-    }
-}
-
-impl Server for Wire {
-    fn install(&mut self, aggregate: Box<dyn Aggregate>) {
-        if let Some(server) = self.inner.server() {
-            server.install(aggregate);
-        }
-    }
-
-    fn ask(&mut self, mut mine: Vec<u8>) -> exchange::Result<Reply> {
-        self.corrupt(&mut mine);
-        self.inner.server().expect("invariant: it is asked through `server`").ask(mine)
     }
 }
 

@@ -11,18 +11,26 @@ mod mesh;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod solo;
-mod star;
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use derived::Mismatch;
 pub use mesh::{Mesh, mesh};
 pub use solo::Solo;
-pub use star::{Aggregate, Reply, Server, star};
 
 use crate::Result;
+
+/// Joins so many ranks of this process and returns their ends in order of rank, one for each thread: a
+/// [`mesh()`], or a rank by itself. Waits are bounded by `timeout`.
+pub fn threads(ranks: usize, timeout: Duration) -> Vec<Box<dyn Collective>> {
+    match ranks {
+        1 => vec![Box::new(Solo)],
+        _ => mesh(ranks, timeout).into_iter().map(|end| Box::new(end) as _).collect(),
+    }
+}
 
 /// One rank's message, shared by all that read it; it may lie in a buffer among others.
 #[derive(Clone)]
@@ -126,12 +134,6 @@ pub trait Collective: Send {
 
     /// What divides a message among the ranks, where that saves sending all of it to everybody.
     fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        None
-    }
-
-    /// The server in the middle, if there is one.
-    #[doc(hidden)]
-    fn server(&mut self) -> Option<&mut dyn Server> {
         None
     }
 

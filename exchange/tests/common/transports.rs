@@ -4,18 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gradwire_exchange::cluster::{Cluster, Notes, OnControl, in_memory};
-use gradwire_exchange::{Collective, Solo, Topology, mesh, star};
+use gradwire_exchange::{Collective, Solo, mesh};
 
 /// Connects the ranks of a group; none when the transport has no group of that size.
 pub type Connect = fn(usize, Duration) -> Vec<Box<dyn Collective>>;
 
 /// The transports by name.
-pub const TRANSPORTS: [(&str, Connect); 6] = [
+pub const TRANSPORTS: [(&str, Connect); 4] = [
     ("solo", |ranks, _| if ranks == 1 { vec![Box::new(Solo)] } else { vec![] }),
     ("mesh", |ranks, timeout| boxed(mesh(ranks, timeout))),
-    ("star", |ranks, timeout| boxed(star(ranks, timeout).unwrap())),
-    ("processes", |ranks, timeout| processes(Topology::Allgather, ranks, timeout)),
-    ("processes around a server", |ranks, timeout| processes(Topology::Server, ranks, timeout)),
+    ("processes", processes),
     ("the example's sockets", sockets),
 ];
 
@@ -52,9 +50,9 @@ pub fn clusters(processes: usize) -> Vec<Cluster> {
     in_memory((0..processes).map(|_| Box::new(|_, _| ()) as OnControl).collect())
 }
 
-/// As many processes, joined as a topology needs it.
-pub fn processes(topology: Topology, ranks: usize, timeout: Duration) -> Vec<Box<dyn Collective>> {
-    let connect = |cluster: &Cluster| topology.connect_across(cluster, timeout, Arc::new(Silence));
+/// As many processes, joined.
+pub fn processes(ranks: usize, timeout: Duration) -> Vec<Box<dyn Collective>> {
+    let connect = |cluster: &Cluster| cluster.connect(timeout, Arc::new(Silence));
     clusters(ranks).iter().map(|cluster| connect(cluster).unwrap()).collect()
 }
 

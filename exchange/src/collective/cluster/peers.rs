@@ -58,7 +58,7 @@ impl Collective for Peers {
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         self.check()?;
         self.mailbox.expect();
-        let (packet, mine) = packet::message(mine, false, self.remote.notes());
+        let (packet, mine) = packet::message(mine, self.remote.notes());
         self.remote.send_to_all(&packet);
         drop(packet);
         self.receive(mine)
@@ -82,7 +82,7 @@ impl Alltoall for Peers {
         let notes = self.remote.notes();
         for step in 1..world_size {
             let to = (rank + step) % world_size;
-            let (packet, _) = packet::message(std::mem::take(&mut mine[to]), false, notes);
+            let (packet, _) = packet::message(std::mem::take(&mut mine[to]), notes);
             self.remote.send(to, packet);
         }
         self.receive(own)
