@@ -332,7 +332,7 @@ impl StepContext {
                 }
                 _ => &plain,
             };
-            decoder.decode_add(payload, part.clone(), 1.0, mean).map_err(self.blame(rank))?;
+            decoder.decode_add(payload, part.start, 1.0, mean).map_err(self.blame(rank))?;
         }
         Ok(floats::scale_checked(mean, scale))
     }

@@ -2,9 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
-
-use std::ops::Range;
-
 use common::{Echo, LENGTHS, Random, every_case, gradients, seat};
 use gradwire_exchange::schemes::optquant;
 use gradwire_exchange::wire::Format;
@@ -51,7 +48,7 @@ fn message(scheme: &SchemeConfig, gradient: &[f32]) -> (Vec<u8>, bool) {
 
 fn decoded(scheme: &SchemeConfig, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
     let mut sum = vec![0.0; seat.length];
-    scheme.codec(seat).expect("a codec").decode_add(wire, 0..sum.len(), 1.0, &mut sum)?;
+    scheme.codec(seat).expect("a codec").decode_add(wire, 0, 1.0, &mut sum)?;
     Ok(sum)
 }
 
@@ -448,13 +445,7 @@ impl Compressor for Codec {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let mut reader = Reader::new(wire);
         if matches!(self.flaw, Flawed::Hasty) {
             for sum in sum {

@@ -14,9 +14,6 @@
 //! moving average, and solves for the levels of the next step. Where no message carried one, the
 //! mean gradient's own statistic takes their place. As long as there are no such levels, each rank
 //! sends what is best for its own gradient: decoding takes the levels from the message in any case.
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use super::moments::largest;
@@ -246,13 +243,8 @@ impl<F: LevelFit> Compressor for Adaptive<F> {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
+        let range = start..start + sum.len();
         let mut reader = Reader::new(wire);
         let carries = carries(&mut reader)?;
         self.settings.rounder.add_part(&mut reader, self.seat.length, range, weight, sum)?;

@@ -1,7 +1,4 @@
 //! The codec of one bucket on one rank: what it does, and what it is given.
-
-use std::ops::Range;
-
 use crate::wire::{Fault, codes};
 use crate::{Gauge, Result, State};
 
@@ -22,20 +19,14 @@ pub trait Compressor: Send {
         false
     }
 
-    /// Adds `weight` times what a message says of the elements `range` to `sum`, which has the range's
-    /// length: bit for bit the same, whatever the range. Reads only the configuration and the message.
+    /// Adds `weight` times what a message says of the elements from `start` on to `sum`, as many as it
+    /// has: bit for bit the same, whatever the range. Reads only the configuration and the message.
     /// The range is the whole bucket, unless this compressor [reads ranges](Self::reads_ranges).
     ///
     /// # Errors
     /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message, as far as the range shows
     /// it; `sum` may then have been changed in part.
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()>;
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()>;
 
     /// Whether [`decode_add`](Self::decode_add) takes any range that begins at a multiple of
     /// 1024 elements, with less work than for the whole bucket. By default it does not.

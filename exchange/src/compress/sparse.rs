@@ -6,9 +6,6 @@
 //! | 1–5 | number of elements kept, seven bits a byte |
 //! | 4 or 2 each, or quantised | their values as [`values`](crate::Values) has them, in ascending order of position |
 //! | … | their positions (`wire/indices.rs`) |
-
-use std::ops::Range;
-
 use super::values::{Sender, Values};
 use super::{Compressor, Encoded, Seat, StepEnd};
 use crate::wire::values::Format;
@@ -97,19 +94,19 @@ pub(crate) fn take(
 }
 
 /// Adds `weight` times what a message of at most `most` elements of `length` says of the elements
-/// `range` to `sum`, which has the range's length.
+/// from `start` on to `sum`.
 pub(crate) fn add(
     wire: &[u8],
     most: usize,
     values: Values,
     length: usize,
-    range: Range<usize>,
+    start: usize,
     weight: f32,
     sum: &mut [f32],
 ) -> Result<()> {
     Ok(take(wire, most, length, values, |position, value| {
-        // What lies before the range wraps beyond its end.
-        if let Some(sum) = sum.get_mut(position.wrapping_sub(range.start)) {
+        // What lies before wraps beyond its end.
+        if let Some(sum) = sum.get_mut(position.wrapping_sub(start)) {
             *sum += weight * value;
         }
     })?)
@@ -193,15 +190,9 @@ impl<S: Select> Compressor for Sparsifier<S> {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let most = self.choice.most(self.length);
-        add(wire, most, self.values, self.length, range, weight, sum)
+        add(wire, most, self.values, self.length, start, weight, sum)
     }
 
     fn commit(&mut self, end: &StepEnd<'_>) {

@@ -37,9 +37,6 @@
 
 mod memory;
 mod rule;
-
-use std::ops::Range;
-
 use memory::Memory;
 pub use rule::Rule;
 
@@ -211,15 +208,9 @@ impl Compressor for AggregationAware {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let (length, values) = (self.memory.length(), self.config.values);
-        sparse::add(wire, self.config.ratio.most(length), values, length, range, weight, sum)
+        sparse::add(wire, self.config.ratio.most(length), values, length, start, weight, sum)
     }
 
     fn learn_from_messages(&mut self, round: &StepMessages<'_>) -> Result<()> {

@@ -54,9 +54,6 @@ mod means;
 mod places;
 mod sketch;
 mod sums;
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 pub use allocation::Allocation;
@@ -319,13 +316,7 @@ impl Compressor for Casq {
 
     /// Of Huffman coded clusters, those before the part are read too, because each says where the
     /// next begins; what they mean is not looked up.
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let clusters = self.config.clusters();
         let mut reader = Reader::new(wire);
         let flags = reader.u8()?;
@@ -343,7 +334,7 @@ impl Compressor for Casq {
         let fault = Fault::Truncated { needed: means, left: rest.len() };
         let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
         let means = TableMeans::new(&tables, means, format, weight);
-        let start = range.start;
+        let range = start..start + sum.len();
         let add = |first: usize, ids: &[u8]| -> Read<()> {
             let within = first - start;
             means.add(first, ids, &mut sum[within..within + ids.len()]);

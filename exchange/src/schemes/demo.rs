@@ -250,13 +250,7 @@ impl Compressor for Demo {
         }
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let most = self.strongest.choice.most(self.length);
         let tile = &mut *self.tile.borrow_mut();
         let mut at = Range::default();

@@ -61,9 +61,6 @@
 //! * The symmetric range without a zero level that later citations describe is not offered.
 
 mod controller;
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use controller::Controller;
@@ -311,13 +308,7 @@ impl Compressor for Dqsgd {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let mut reader = Reader::new(wire);
         let bits = reader.u8()?;
         if !(2..=MAX_BITS).contains(&bits) {

@@ -27,9 +27,6 @@
 //! fractional part is larger than the random number; published code that has it the other way
 //! round is biased and has many times the error. A block whose L2 norm is beyond 2^112 is scaled by
 //! its largest magnitude, which is as unbiased: elements as large as that norm could not be added up.
-
-use std::ops::Range;
-
 use crate::compress::ladder::{Ladder, Uniform};
 use crate::compress::levels::{self, Norm, Quantiser};
 use crate::compress::scheme::require;
@@ -121,13 +118,7 @@ impl<L: Ladder + Send> Compressor for OnLadder<L> {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         Ok(levels::add(wire, self.block, self.ladder, weight, sum)?)
     }
 

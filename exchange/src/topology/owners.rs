@@ -269,7 +269,7 @@ fn read_mean(
         (Form::Sparse, _) => sparse::set(downlink.mean, mean)?,
         (Form::Compressed, Some(compressor)) => {
             mean.fill(0.0);
-            compressor.decode_add(downlink.mean, 0..mean.len(), 1.0, mean)?;
+            compressor.decode_add(downlink.mean, 0, 1.0, mean)?;
         }
         (Form::Compressed, None) => {
             let found = Form::Compressed as u64;

@@ -362,7 +362,7 @@ fn is_blind(scheme: &SchemeConfig) -> bool {
         let (mut wire, mut decoded) = (Vec::new(), vec![0.0; LENGTH]);
         let mut codec = scheme.codec(&Seat::alone(LENGTH, 1))?;
         codec.encode(&gradient, STEP, &mut wire);
-        codec.decode_add(&wire, 0..LENGTH, 1.0, &mut decoded).ok()?;
+        codec.decode_add(&wire, 0, 1.0, &mut decoded).ok()?;
         Some(decoded.iter().map(|value| *value != 0.0).collect())
     };
     let (one, other) = (chosen(0.3), chosen(0.7));

@@ -20,10 +20,8 @@ fn simulate(config: &Config, gradients: &[Vec<Vec<f32>>]) -> Vec<Step> {
         for rank in 0..ranks {
             due[rank].iter_mut().zip(&gradients[rank]).for_each(|(due, g)| *due += g);
             compressors[rank].encode(&due[rank], step, &mut wires[rank]);
-            compressors[rank]
-                .decode_add(&wires[rank], 0..due[rank].len(), -1.0, &mut due[rank])
-                .unwrap();
-            compressors[rank].decode_add(&wires[rank], 0..sum.len(), 1.0, &mut sum).unwrap();
+            compressors[rank].decode_add(&wires[rank], 0, -1.0, &mut due[rank]).unwrap();
+            compressors[rank].decode_add(&wires[rank], 0, 1.0, &mut sum).unwrap();
         }
         let mean: Vec<f32> = sum.iter().map(|sum| sum / ranks as f32).collect();
         let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
