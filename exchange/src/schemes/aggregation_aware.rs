@@ -14,13 +14,7 @@
 //! inside it, and the union shrinks.
 //!
 //! # Wire
-//! A sparse message of at most k elements, whatever the rule:
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions (`wire/indices.rs`) |
+//! A sparse message of at most k elements, whatever the rule (`compress/sparse.rs`).
 //!
 //! # State
 //! The last union; for `mix` the last sums. Learned from all ranks' messages, and so the same everywhere.
