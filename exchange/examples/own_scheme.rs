@@ -62,14 +62,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     contract::check(&LargestOfEight)?;
     let train = |rank: usize, end| -> Result<f32> {
         let layout = Layout::new([("weights".to_string(), 64)])?;
-        let mut exchange = Exchange::with(
-            &LargestOfEight,
-            Topology::default(),
-            Bucketing::Whole,
-            layout,
-            0,
-            Box::new(end),
-        )?;
+        let mut exchange =
+            Exchange::with(&LargestOfEight, Topology::default(), Bucketing::Whole, layout, 0, end)?;
         let mut weights = [0f32; 64];
         for step in 1..=1000 {
             // Each rank pulls towards its own target; their mean is where all should end.

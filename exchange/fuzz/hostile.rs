@@ -8,7 +8,7 @@ use gradwire_exchange::wire::{Fault, Reader};
 use gradwire_exchange::{
     Awaited, BucketGradient, Bucketing, Built, Collective, Error, Exchange, Header, Law, Layout,
     Next, Payload, Policy, Properties, Reducer, Result, Round, Scheme, SchemeConfig, Seat,
-    Soundness, StepEnd, StepMessages, Summary,
+    Soundness, StepEnd, StepMessages,
 };
 
 /// The longest bucket that is tried.
@@ -46,9 +46,8 @@ pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
                 .summarise(&round, &mut bytes)
                 .is_ok()
             {
-                let summary = Summary { step: 1, ranks: 2, bytes: &bytes, mean: &sum };
                 let mut rank = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
-                let learnt = rank.learn_from_summary(&summary).is_ok();
+                let learnt = rank.learn_from_summary(1, &bytes, &sum).is_ok();
                 assert!(learnt || !observed, "a summary of what was observed is refused");
             }
         }
@@ -81,10 +80,7 @@ pub(crate) fn downlink(schemes: &[SchemeConfig], bytes: &[u8]) {
     for scheme in schemes {
         let mut compressor = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
         for step in [1, 2] {
-            if compressor
-                .learn_from_summary(&Summary { step, ranks: 3, bytes: summary, mean: &mean })
-                .is_ok()
-            {
+            if compressor.learn_from_summary(step, summary, &mean).is_ok() {
                 compressor.commit(&StepEnd { step, ranks: 3, mean: &mean });
             }
         }

@@ -121,7 +121,7 @@ fn ranks<T: Send>(
     std::thread::scope(|scope| {
         let (ends, rank) = (mesh(count, PATIENCE).into_iter().enumerate(), &rank);
         let threads: Vec<_> =
-            ends.map(|(number, end)| scope.spawn(move || rank(number, Box::new(end)))).collect();
+            ends.map(|(number, end)| scope.spawn(move || rank(number, end))).collect();
         let ended = threads.into_iter().map(|thread| match thread.join() {
             Ok(ended) => ended,
             Err(panic) => std::panic::resume_unwind(panic),

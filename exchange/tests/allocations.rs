@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Random, each_rank, parameters, seat};
 use gradwire_exchange::{
     Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Next, SchemeConfig, StepMessages,
-    Topology, Wiring, threads,
+    Topology, Wiring, mesh,
 };
 
 /// The system's allocator, remembering the largest block asked for, and how many.
@@ -132,7 +132,7 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
 
 fn steady_steps_of(wiring: Wiring, scheme: &SchemeConfig) {
     const LENGTH: usize = 200_000;
-    let ends = threads(3, Duration::from_secs(20));
+    let ends = mesh(3, Duration::from_secs(20));
     each_rank(ends, |rank, end| {
         let layout = parameters(&[LENGTH]);
         let mut exchange =

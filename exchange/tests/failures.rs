@@ -10,8 +10,8 @@ use common::{PATIENT, Random, Trial, bits, each_rank, half, wirings};
 use gradwire_exchange::schemes::{aggregation_aware, casq, optquant};
 use gradwire_exchange::wire::Fault;
 use gradwire_exchange::{
-    Awaited, Bucketing, Collective, Error, Exchange, Layout, Mesh, Payload, Policy, Result,
-    SchemeConfig, Solo, Topology, mesh, threads,
+    Awaited, Bucketing, Collective, Error, Exchange, Layout, Payload, Policy, Result, SchemeConfig,
+    Solo, Topology, mesh,
 };
 
 const LENGTH: usize = Trial::LENGTH;
@@ -181,7 +181,7 @@ fn spoilt_messages_are_errors_or_numbers() {
             if !up && topology != Topology::Server {
                 continue;
             }
-            let ranks = each_rank(threads(2, PATIENT), |rank, end| {
+            let ranks = each_rank(mesh(2, PATIENT), |rank, end| {
                 let mut random = Random(at as u64);
                 let spoil = move |bytes: &mut Vec<u8>| match at {
                     0 => bytes.clear(),
@@ -276,8 +276,8 @@ fn two_parameters(length: usize) -> Layout {
     Layout::new(parts.map(|(name, length)| (name.to_string(), length))).unwrap()
 }
 
-fn exchange(scheme: &SchemeConfig, length: usize, end: impl Collective + 'static) -> Exchange {
-    Exchange::new(scheme, Bucketing::Parameter, two_parameters(length), 9, Box::new(end)).unwrap()
+fn exchange(scheme: &SchemeConfig, length: usize, end: Box<dyn Collective>) -> Exchange {
+    Exchange::new(scheme, Bucketing::Parameter, two_parameters(length), 9, end).unwrap()
 }
 
 #[test]
@@ -387,13 +387,13 @@ fn another_number_of_values_is_refused() {
 
 #[test]
 fn a_gradient_of_another_length_and_an_empty_one() {
-    let mut solo = exchange(&half(), 10, Solo);
+    let mut solo = exchange(&half(), 10, Box::new(Solo));
     let error = solo.allreduce(1, &mut [0.0; 9]).unwrap_err();
     assert_eq!(error.to_string(), "the gradient has 9 elements, the layout 10");
     assert!(matches!(error, Error::Input { .. }));
     let ranks = each_rank(mesh(2, PATIENT), |_, end| {
         let mut exchange =
-            Exchange::new(&half(), Bucketing::Whole, Layout::default(), 0, Box::new(end)).unwrap();
+            Exchange::new(&half(), Bucketing::Whole, Layout::default(), 0, end).unwrap();
         exchange.allreduce(1, &mut []).unwrap()
     });
     assert!(ranks.iter().all(|traffic| traffic.wire_bytes == 24 && traffic.dense_fallbacks == 0));
@@ -403,7 +403,7 @@ fn a_gradient_of_another_length_and_an_empty_one() {
 #[test]
 fn an_end_that_has_given_up_stays_given_up() {
     let ends = mesh(2, Duration::from_millis(50)).try_into();
-    let [mut first, mut second]: [Mesh; 2] = ends.unwrap();
+    let [mut first, mut second]: [Box<dyn Collective>; 2] = ends.ok().unwrap();
     let silent = first.sum_f64(&mut [1.0]).unwrap_err();
     assert!(matches!(silent, Error::Timeout { rank: 1, .. }), "{silent}");
     // The other comes late: for it the call succeeds.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gradwire_exchange::Operation::{Allreduce, Messages, ReduceScatter};
 use gradwire_exchange::schemes::{half, powersgd, topk};
 use gradwire_exchange::{
-    Exchange, Layout, Leg, Operation, Policy, SchemeConfig, Solo, Topology, Traffic, threads,
+    Exchange, Layout, Leg, Operation, Policy, SchemeConfig, Solo, Topology, Traffic, mesh,
 };
 
 /// Bytes of a frame's header.
@@ -22,7 +22,7 @@ fn traffic(
     topology: Topology,
     ranks: usize,
 ) -> Vec<Traffic> {
-    let ends = threads(ranks, Duration::from_secs(60));
+    let ends = mesh(ranks, Duration::from_secs(60));
     let all: Vec<Vec<Traffic>> = std::thread::scope(|scope| {
         let on_rank = |end| {
             scope.spawn(move || {

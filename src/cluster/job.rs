@@ -6,7 +6,7 @@ use crate::recipe::{OnWorkerLoss, Recipe};
 use anyhow::{Context, Result, bail, ensure};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, never, unbounded};
 use gradwire_exchange::cluster::{Cluster, Notes, OnControl};
-use gradwire_exchange::{Collective, Topology, threads};
+use gradwire_exchange::{Collective, Topology, mesh};
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -174,7 +174,7 @@ impl Job {
     ) -> Result<Vec<Box<dyn Collective>>> {
         let patience = Duration::from_secs_f64(recipe.exchange.timeout);
         Ok(match &self.cluster {
-            None => threads(recipe.workers, patience),
+            None => mesh(recipe.workers, patience),
             Some(cluster) => vec![cluster.connect(patience, notes)?],
         })
     }

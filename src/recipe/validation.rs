@@ -10,7 +10,6 @@ use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
 use gradwire_models::kernels::Precision;
 use gradwire_models::{self as models, InputKind};
-use std::time::Duration;
 
 impl Recipe {
     /// Checks what no single field can know.

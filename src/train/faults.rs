@@ -8,7 +8,7 @@ use crate::disk::{self, Operation};
 use crate::recipe::nearest;
 use crate::train::position::LivePosition;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use gradwire_exchange::{self as exchange, Alltoall, Collective, Mismatch, Payload};
+use gradwire_exchange::{self as exchange, Collective, Mismatch, Payload};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
 use std::sync::Arc;
@@ -261,18 +261,15 @@ impl Collective for Wire {
         self.inner.compare(values)
     }
 
-    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        self.inner.alltoall()?;
-        Some(self)
+    fn divides(&self) -> bool {
+        self.inner.divides()
     }
-}
 
-impl Alltoall for Wire {
     fn alltoall(&mut self, mut mine: Vec<Vec<u8>>) -> exchange::Result<Vec<Payload>> {
         if let Some(longest) = mine.iter_mut().max_by_key(|part| part.len()) {
             self.corrupt(longest);
         }
-        self.inner.alltoall().expect("invariant: it is asked through `alltoall`").alltoall(mine)
+        self.inner.alltoall(mine)
     }
 }
 

@@ -176,7 +176,6 @@ mod tests {
     use crate::train::session;
     use crate::train::worker;
     use gradwire_exchange::Solo;
-    use std::time::Duration;
 
     /// Streaming DiLoCo's algorithm 2 in f64, beside it: two fragments, Nesterov's momentum and a late mean.
     #[test]

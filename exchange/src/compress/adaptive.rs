@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::moments::largest;
 use super::rounding::{self, Rounder, are_levels};
 use super::scheme::require;
-use super::{Compressor, Encoded, Seat, StepEnd, StepMessages, Summary};
+use super::{Compressor, Encoded, Seat, StepEnd, StepMessages};
 use crate::rng::Stream;
 use crate::wire::{Fault, Read, Reader};
 use crate::{Entry, Error, Gauge, Result, State};
@@ -270,10 +270,10 @@ impl<F: LevelFit> Compressor for Adaptive<F> {
         Ok(())
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        let (sums, rest) = summary.bytes.as_chunks();
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
+        let (sums, rest) = summary.as_chunks();
         if !rest.is_empty() || !(sums.is_empty() || sums.len() == self.sums.len()) {
-            let (expected, found) = (8 * self.sums.len(), summary.bytes.len());
+            let (expected, found) = (8 * self.sums.len(), summary.len());
             return Err(Fault::Length { expected, found }.into());
         }
         self.sums.fill(0.0);

@@ -55,12 +55,12 @@ pub trait Compressor: Send {
     }
 
     /// [`learn_from_messages`](Self::learn_from_messages) for a rank that has a summary of the
-    /// messages in their place.
+    /// messages in their place, and the mean gradient.
     ///
     /// # Errors
     /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a summary.
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        match summary.bytes.len() {
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
+        match summary.len() {
             0 => Ok(()),
             left => Err(Fault::Trailing { left }.into()),
         }
@@ -174,20 +174,6 @@ pub struct StepEnd<'a> {
     pub step: u64,
     /// The number of ranks whose messages made the mean.
     pub ranks: usize,
-    /// The mean gradient of the bucket.
-    pub mean: &'a [f32],
-}
-
-/// One step of one bucket, as a rank knows it that has received the mean and a summary of the
-/// messages.
-#[derive(Debug, Clone, Copy)]
-pub struct Summary<'a> {
-    /// The step.
-    pub step: u64,
-    /// The number of ranks whose messages are summarised.
-    pub ranks: usize,
-    /// What [`Compressor::summarise`] wrote.
-    pub bytes: &'a [u8],
     /// The mean gradient of the bucket.
     pub mean: &'a [f32],
 }

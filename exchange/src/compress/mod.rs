@@ -25,7 +25,7 @@ pub(crate) mod two_bits;
 pub(crate) mod values;
 
 pub use adaptive::Statistics;
-pub use compressor::{Compressor, Encoded, SparseBlocks, StepEnd, StepMessages, Summary};
+pub use compressor::{Compressor, Encoded, SparseBlocks, StepEnd, StepMessages};
 pub use feedback::{Feedback, FeedbackRule};
 pub use gradwire_registry::About;
 pub use levels::Norm;

@@ -231,7 +231,7 @@ mod tests {
             let mut wire = Vec::new();
             let sent = put(&[1, 3], &gradient, format, &mut wire);
             let mut sum = [0.0; 5];
-            add(&wire, 5, format.into(), 5, 0..5, 1.0, &mut sum).unwrap();
+            add(&wire, 5, format.into(), 5, 0, 1.0, &mut sum).unwrap();
             assert_eq!(sum, [0.0, -3.0, 0.0, 2.0, 0.0]);
             let mut found = Vec::new();
             positions(&wire, 2, format.into(), 5, &mut found).unwrap();
@@ -239,7 +239,7 @@ mod tests {
             let values: Vec<f64> = sent.iter().map(|gauge| gauge.value).collect();
             assert_eq!((values[0], values[1], values[3]), (2.0, 12.0, 2.0));
             assert!((values[2] - 10f64.log2() / 2.0).abs() < 0.01);
-            let refused = add(&wire, 1, format.into(), 5, 0..5, 1.0, &mut sum);
+            let refused = add(&wire, 1, format.into(), 5, 0, 1.0, &mut sum);
             assert!(refused.is_err(), "more elements than allowed");
         }
     }

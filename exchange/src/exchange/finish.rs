@@ -2,7 +2,7 @@
 
 use super::{Exchange, Underway};
 use crate::bucket::{Bucket, Engine, Item};
-use crate::compress::{Compressor, Feedback, StepEnd, StepMessages, Summary};
+use crate::compress::{Compressor, Feedback, StepEnd, StepMessages};
 use crate::cpu::Stopwatch;
 use crate::group::{Received, StepContext};
 use crate::topology::downlinks;
@@ -167,9 +167,8 @@ impl<'a> Opened<'a> {
         let (step, ranks) = (context.step, context.world_size);
         let messages = match self {
             Opened::Mean(downlinks) => {
-                let (owner, Downlink { summary: bytes, .. }) = downlinks[index];
-                let summary = Summary { step, ranks, bytes, mean };
-                let learnt = compressor.learn_from_summary(&summary);
+                let (owner, Downlink { summary, .. }) = downlinks[index];
+                let learnt = compressor.learn_from_summary(step, summary, mean);
                 return learnt.map_err(context.blame(owner));
             }
             Opened::Frames(frames, items) => {

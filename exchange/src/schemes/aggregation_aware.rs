@@ -38,8 +38,7 @@ use crate::compress::ratio::Ratio;
 use crate::compress::select::Selector;
 use crate::compress::values::{QsgdValues, Sender, Values};
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
-    sparse,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, sparse,
 };
 use crate::{Gauge, Result, Scheme, State};
 
@@ -218,8 +217,8 @@ impl Compressor for AggregationAware {
         self.memory.summarise(round, most, self.config.values, out)
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        self.memory.mark_summary(summary)
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], mean: &[f32]) -> Result<()> {
+        self.memory.mark_summary(summary, mean)
     }
 
     fn commit(&mut self, end: &StepEnd<'_>) {

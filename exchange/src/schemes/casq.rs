@@ -64,7 +64,7 @@ use sketch::{MeanBucket, Tables};
 
 use crate::compress::scheme::require;
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages,
 };
 use crate::rng::Stream;
 use crate::wire::values::Format;
@@ -376,10 +376,10 @@ impl Compressor for Casq {
         Ok(())
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+    fn learn_from_summary(&mut self, step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
         self.received = None;
-        let mut reader = Reader::new(summary.bytes);
-        if !summary.bytes.is_empty() && self.is_due(summary.step) {
+        let mut reader = Reader::new(summary);
+        if !summary.is_empty() && self.is_due(step) {
             self.read_centres(&mut reader)?;
             reader.finish()?;
         }

@@ -70,7 +70,7 @@ use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Norm, Quantiser};
 use crate::compress::scheme::require;
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages,
 };
 use crate::rng::Stream;
 use crate::wire::{Fault, Reader, codes, floats};
@@ -336,8 +336,8 @@ impl Compressor for Dqsgd {
         Ok(())
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        let mut reader = Reader::new(summary.bytes);
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
+        let mut reader = Reader::new(summary);
         let spent = f64::from_bits(reader.u64()?);
         reader.finish()?;
         if !(0.0..=32.0).contains(&spent) {

@@ -66,7 +66,7 @@ pub(super) const SCOPES: [(&str, &str); 2] = [("server", "server"), ("shards", "
 impl Owners {
     pub(super) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
         let topology = setup.wiring.topology;
-        if !collective.shares_memory() && collective.alltoall().is_none() {
+        if !collective.shares_memory() && !collective.divides() {
             return Err(topology.refuse(
                 "this transport gives every message to every rank; choose the topology `allgather`",
             ));
@@ -107,7 +107,7 @@ impl Owners {
         let (context, items, rank) = (group.context, group.items, group.context.rank);
         let owns = |item: &Item| self.owners[item.bucket] == rank;
         let owned: Vec<Item> = items.iter().copied().filter(owns).collect();
-        let divides = group.member.collective.alltoall().is_some();
+        let divides = group.member.collective.divides();
         let (mine, given) = if divides {
             let given = self.divide(group, &mine)?;
             (Payload::from(mine), given)
@@ -184,9 +184,8 @@ impl Owners {
         }
         group.leg.add_encode(dividing);
         let sent = Stopwatch::start();
-        let alltoall = group.member.collective.alltoall();
-        let alltoall = alltoall.expect("invariant: a message is divided where there is one");
-        let given = alltoall.alltoall(parts).map_err(|e| e.awaiting(context.awaited()))?;
+        let given = group.member.collective.alltoall(parts);
+        let given = given.map_err(|error| error.awaiting(context.awaited()))?;
         group.leg.add_wait(sent);
         refusal::first(&given, context.group).map_or(Ok(given), Err)
     }

@@ -13,7 +13,7 @@ use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::Frame;
 use gradwire_exchange::{
     Bucketing, Collective, Downlink, Exchange, Gauge, Layout, Payload, Policy, Result,
-    SchemeConfig, Seat, State, Topology, Traffic, Wiring, threads,
+    SchemeConfig, Seat, State, Topology, Traffic, Wiring, mesh,
 };
 
 /// Lengths around the sizes of words, lanes, strides and blocks, and one that is large and odd.
@@ -194,7 +194,7 @@ impl Trial {
         ranks: usize,
         work: impl Fn(usize, Exchange) -> T + Sync,
     ) -> Vec<T> {
-        each_rank(threads(ranks, PATIENT), |rank, end| work(rank, self.exchange(end)))
+        each_rank(mesh(ranks, PATIENT), |rank, end| work(rank, self.exchange(end)))
     }
 
     /// The same over threads and, where the topology joins them, over processes.

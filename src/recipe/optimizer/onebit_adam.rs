@@ -131,7 +131,7 @@ mod tests {
     use super::super::{Adamw, Config};
     use super::*;
     use gradwire_exchange::{
-        Collective, Downlink, Exchange, Layout, Scheme, SchemeConfig, Topology, Wiring, threads,
+        Collective, Downlink, Exchange, Layout, Scheme, SchemeConfig, Topology, Wiring, mesh,
     };
     use std::time::Duration;
 
@@ -169,7 +169,7 @@ mod tests {
             let after = steps.collect();
             (after, state)
         };
-        let ends = threads(golden.gradients[0].len(), Duration::from_secs(60));
+        let ends = mesh(golden.gradients[0].len(), Duration::from_secs(60));
         std::thread::scope(|scope| {
             let start = |end| scope.spawn(|| on_rank(end));
             let ranks: Vec<_> = ends.into_iter().enumerate().map(start).collect();

@@ -17,7 +17,7 @@ use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
 use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepWork};
 use gradwire_exchange::{
     Exchange, Law, Layout, Leg, Operation, Scheme, SchemeConfig, Seat, Support, Topology, Traffic,
-    threads,
+    mesh,
 };
 use gradwire_models::kernels::gradients::backward;
 use rayon::ThreadPoolBuilder;
@@ -293,7 +293,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
     wiring.validate(scheme, &policy.clone().or(scheme.default_policy()))?;
     let patience = Duration::from_secs_f64(recipe.exchange.timeout);
     let ranks = workload.gradients.len();
-    let ends = threads(ranks, patience);
+    let ends = mesh(ranks, patience);
     let on_rank = |end, gradients: &[Vec<f32>]| -> Result<Vec<Traffic>> {
         let layout = workload.layout.clone();
         let mut exchange =

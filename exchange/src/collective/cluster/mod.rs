@@ -11,7 +11,6 @@ mod memory;
 mod packet;
 mod peers;
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -132,12 +131,6 @@ pub struct Cluster {
     transport: Arc<dyn Transport>,
 }
 
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cluster({} of {})", self.rank, self.world_size)
-    }
-}
-
 impl Cluster {
     pub(super) fn new(
         (rank, world_size): (usize, usize),
@@ -211,12 +204,6 @@ pub(super) struct Remote {
     world_size: usize,
     transport: Arc<dyn Transport>,
     notes: Arc<dyn Notes>,
-}
-
-impl fmt::Debug for Remote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Remote({} of {})", self.rank, self.world_size)
-    }
 }
 
 impl Remote {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use super::{Remote, packet};
 use crate::collective::mesh::{Mailbox, Missing};
-use crate::collective::{Alltoall, Collective, Payload};
+use crate::collective::{Collective, Payload};
 use crate::error::{Error, Result};
 
 /// One rank's end: what the others send arrives in its mailbox.
-#[derive(Debug)]
 pub(super) struct Peers {
     remote: Remote,
     mailbox: Arc<Mailbox>,
@@ -64,12 +63,10 @@ impl Collective for Peers {
         self.receive(mine)
     }
 
-    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        Some(self)
+    fn divides(&self) -> bool {
+        true
     }
-}
 
-impl Alltoall for Peers {
     fn alltoall(&mut self, mut mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
         self.check()?;
         let Remote { rank, world_size, .. } = self.remote;

@@ -2,7 +2,7 @@
 
 use super::Rule;
 use crate::compress::values::Values;
-use crate::compress::{StepMessages, Summary, sparse};
+use crate::compress::{StepMessages, sparse};
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Entry, Error, Result, State};
 
@@ -80,13 +80,13 @@ impl Memory {
     }
 
     /// Marks what a summary says that the ranks sent.
-    pub(super) fn mark_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        let mut reader = Reader::new(summary.bytes);
+    pub(super) fn mark_summary(&mut self, summary: &[u8], mean: &[f32]) -> Result<()> {
+        let mut reader = Reader::new(summary);
         take_list(&mut reader, self.length, &mut self.positions)?;
         reader.finish()?;
         self.marks.fill(0);
         mark(&mut self.marks, &self.positions);
-        self.flip_support(summary.mean);
+        self.flip_support(mean);
         Ok(())
     }
 
