@@ -39,7 +39,7 @@ impl Compressor for UpperHalves {
         gradient.iter().for_each(|value| out.extend(&value.to_le_bytes()[2..]));
         Encoded::Message
     }
-    fn decode_add(&self, wire: &[u8], _whole: Range<usize>, weight: f32, sum: &mut [f32]) -> exchange::Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> exchange::Result<()> {
         if wire.len() != 2 * sum.len() { return Err(Fault::Length { expected: 2 * sum.len(), found: wire.len() }.into()); }
         for (sum, [a, b]) in sum.iter_mut().zip(wire.as_chunks().0) { *sum += weight * f32::from_le_bytes([0, 0, *a, *b]); }
         Ok(())

@@ -1,7 +1,5 @@
 //! A scheme of one's own, outside of the crate: of every run of `KEEP` elements the largest is sent, and
 //! four threads train a line with it. It keeps the crate's laws; `contract::check` says so.
-
-use std::ops::Range;
 use std::time::Duration;
 
 use gradwire_exchange::wire::Fault;
@@ -26,13 +24,7 @@ impl Compressor for Blocks {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let (expected, found) = (5 * sum.len().div_ceil(KEEP), wire.len());
         if found != expected {
             return Err(Error::Wire(Fault::Length { expected, found }));
@@ -70,14 +62,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     contract::check(&LargestOfEight)?;
     let train = |rank: usize, end| -> Result<f32> {
         let layout = Layout::new([("weights".to_string(), 64)])?;
-        let mut exchange = Exchange::with(
-            &LargestOfEight,
-            Topology::default(),
-            Bucketing::Whole,
-            layout,
-            0,
-            Box::new(end),
-        )?;
+        let mut exchange =
+            Exchange::with(&LargestOfEight, Topology::default(), Bucketing::Whole, layout, 0, end)?;
         let mut weights = [0f32; 64];
         for step in 1..=1000 {
             // Each rank pulls towards its own target; their mean is where all should end.

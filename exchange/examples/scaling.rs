@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::schemes::{optquant, sidco};
 use gradwire_exchange::{
-    Bucketing, Collective, Exchange, Layout, Leg, Result, Scheme, SchemeConfig, Topology,
+    Bucketing, Collective, Exchange, Layout, Leg, Result, Scheme, SchemeConfig, Topology, mesh,
 };
 
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -83,7 +83,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn row(scheme: &SchemeConfig, topology: Topology, elements: usize, ranks: usize) -> Result<String> {
-    let ends = topology.connect(ranks, PATIENCE)?.into_iter();
+    let ends = mesh(ranks, PATIENCE).into_iter();
     let all: Vec<Result<Vec<Sample>>> = std::thread::scope(|scope| {
         let workers: Vec<_> =
             ends.map(|end| scope.spawn(move || rank(end, scheme, topology, elements))).collect();

@@ -8,7 +8,7 @@ use gradwire_exchange::wire::{Fault, Reader};
 use gradwire_exchange::{
     Awaited, BucketGradient, Bucketing, Built, Collective, Error, Exchange, Header, Law, Layout,
     Next, Payload, Policy, Properties, Reducer, Result, Round, Scheme, SchemeConfig, Seat,
-    Soundness, StepEnd, StepMessages, Summary,
+    Soundness, StepEnd, StepMessages,
 };
 
 /// The longest bucket that is tried.
@@ -34,7 +34,7 @@ pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
     let mut sum = vec![0.0; length];
     for scheme in schemes {
         let mut compressor = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
-        if compressor.decode_add(message, 0..sum.len(), 1.0, &mut sum).is_ok() {
+        if compressor.decode_add(message, 0, 1.0, &mut sum).is_ok() {
             let messages = [Some(message), None];
             let round = StepMessages { step: 1, messages: &messages, mean: &sum };
             let observed = compressor.learn_and_commit(&round).is_ok();
@@ -46,19 +46,18 @@ pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
                 .summarise(&round, &mut bytes)
                 .is_ok()
             {
-                let summary = Summary { step: 1, ranks: 2, bytes: &bytes, mean: &sum };
                 let mut rank = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
-                let learnt = rank.learn_from_summary(&summary).is_ok();
+                let learnt = rank.learn_from_summary(1, &bytes, &sum).is_ok();
                 assert!(learnt || !observed, "a summary of what was observed is refused");
             }
         }
         if compressor.reads_ranges() {
             let mut whole = vec![0.0; length];
-            let read = compressor.decode_add(message, 0..whole.len(), 1.0, &mut whole).is_ok();
+            let read = compressor.decode_add(message, 0, 1.0, &mut whole).is_ok();
             for start in (0..length).step_by(1024) {
                 let part = start..(start + 1024).min(length);
                 let mut sum = vec![0.0; part.len()];
-                let in_part = compressor.decode_add(message, part.clone(), 1.0, &mut sum);
+                let in_part = compressor.decode_add(message, start, 1.0, &mut sum);
                 let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 if read && in_part.is_ok() {
                     assert_eq!(bits(&sum), bits(&whole[part]), "a part differs from the whole");
@@ -81,10 +80,7 @@ pub(crate) fn downlink(schemes: &[SchemeConfig], bytes: &[u8]) {
     for scheme in schemes {
         let mut compressor = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
         for step in [1, 2] {
-            if compressor
-                .learn_from_summary(&Summary { step, ranks: 3, bytes: summary, mean: &mean })
-                .is_ok()
-            {
+            if compressor.learn_from_summary(step, summary, &mean).is_ok() {
                 compressor.commit(&StepEnd { step, ranks: 3, mean: &mean });
             }
         }

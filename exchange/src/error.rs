@@ -12,25 +12,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A scheme's setting has no meaning.
-    #[error("scheme `{scheme}`: {key} = {value} is not possible; {wanted}")]
+    /// A setting of a scheme, or of the policy around it, has no meaning.
+    #[error("{of}: {key} = {value} is not possible; {wanted}", of = of(*scheme))]
     Config {
-        /// The scheme's name.
-        scheme: &'static str,
+        /// The scheme's name; none if it is the policy's.
+        scheme: Option<&'static str>,
         /// The setting.
         key: &'static str,
         /// Its value, as written.
         value: String,
-        /// What to write instead.
-        wanted: &'static str,
-    },
-    /// A setting of the policy around the scheme has no meaning.
-    #[error("policy: {key} = {value} is not possible; {wanted}")]
-    Policy {
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: f64,
         /// What to write instead.
         wanted: &'static str,
     },
@@ -45,12 +35,6 @@ pub enum Error {
         /// Why the pair does not converge.
         reason: &'static str,
     },
-    /// The bucketing asks for buckets that cannot be made.
-    #[error("bucketing: {problem}")]
-    Bucketing {
-        /// What is wrong, and what to write instead.
-        problem: String,
-    },
     /// A gradient of another length than the layout's, groups of buckets that are no partition, or a
     /// group out of its turn.
     #[error("{problem}")]
@@ -58,7 +42,7 @@ pub enum Error {
         /// What is wrong, and what to do instead.
         problem: String,
     },
-    /// A layout, a link, a number of ranks, a server that cannot be.
+    /// A layout, a bucketing, a link, a number of ranks that cannot be.
     #[error("{problem}")]
     Invalid {
         /// What is wrong, and what to do instead.
@@ -124,27 +108,6 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
-    /// The server's thread is gone, or did not answer in time, not even to say who was silent.
-    #[error(
-        "the server {how}; rank {by} was waiting for {awaited}",
-        how = after.map_or("is gone".to_string(), |after| format!("was silent for {after:?}"))
-    )]
-    ServerLost {
-        /// The rank that noticed.
-        by: usize,
-        /// What was awaited.
-        awaited: Awaited,
-        /// How long, if the server was silent.
-        after: Option<Duration>,
-    },
-    /// The server's message does not mean anything.
-    #[error("the server's message for {awaited}: {fault}")]
-    ServerMessage {
-        /// What it was awaited as.
-        awaited: Awaited,
-        /// What is wrong with the bytes.
-        fault: Fault,
-    },
     /// Other processes cannot be reached.
     #[error("between processes: {problem}")]
     Transport {
@@ -209,10 +172,7 @@ impl Error {
     /// their callers know what for.
     #[must_use]
     pub(crate) fn awaiting(mut self, what: Awaited) -> Self {
-        if let Error::PeerLost { awaited, .. }
-        | Error::Timeout { awaited, .. }
-        | Error::ServerLost { awaited, .. } = &mut self
-        {
+        if let Error::PeerLost { awaited, .. } | Error::Timeout { awaited, .. } = &mut self {
             *awaited = what;
         }
         self
@@ -226,6 +186,10 @@ impl Error {
             other => other,
         }
     }
+}
+
+fn of(scheme: Option<&str>) -> String {
+    scheme.map_or("policy".to_string(), |scheme| format!("scheme `{scheme}`"))
 }
 
 /// What a rank was waiting for when something failed.

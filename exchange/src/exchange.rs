@@ -96,14 +96,13 @@ impl Exchange {
         Self::with(scheme, Topology::default(), policy, layout, run, collective)
     }
 
-    /// As [`new`](Self::new), over any topology; the collective is one that the topology's
-    /// [`Topology::connect`] made. The scheme is one of [`SchemeConfig`](crate::SchemeConfig) or the caller's
+    /// As [`new`](Self::new), over any topology, on a collective that offers what it needs. The scheme is one of [`SchemeConfig`](crate::SchemeConfig) or the caller's
     /// own: a [`Scheme`] builds the compressor or the reducer of each bucket, on every rank alike.
     ///
     /// # Errors
     /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
-    /// collective does not offer what the topology needs; [`Error::Bucketing`] when there are more
-    /// than 2²⁴ buckets or one would have more than 2²⁹ elements; [`Error::Invalid`].
+    /// collective does not offer what the topology needs; [`Error::Invalid`] when there are more
+    /// than 2²⁴ buckets or one would have more than 2²⁹ elements.
     pub fn with(
         scheme: &dyn Scheme,
         wiring: impl Into<Wiring>,
@@ -130,19 +129,19 @@ impl Exchange {
             bucketing.arrange(layout, policy.dense_below.unwrap_or(0), |name| rules[name]);
         if let Some(large) = ranges.iter().find(|bucket| bucket.range.len() > MAX_BUCKET) {
             let problem = format!(
-                "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
+                "bucketing: a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
                 large.range.len(),
                 MAX_BUCKET
             );
-            return Err(Error::Bucketing { problem });
+            return Err(Error::Invalid { problem });
         }
         if ranges.len() > frame::MAX_BUCKETS {
             let problem = format!(
-                "{} buckets are more than {}; write `whole` or a larger `bytes`",
+                "bucketing: {} buckets are more than {}; write `whole` or a larger `bytes`",
                 ranges.len(),
                 frame::MAX_BUCKETS
             );
-            return Err(Error::Bucketing { problem });
+            return Err(Error::Invalid { problem });
         }
         let run = run.into();
         let setup = Setup {

@@ -2,6 +2,7 @@
 //! the mean that comes of it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::bucket::{Bucket, Item};
 use crate::collective::{Collective, Payload};
@@ -41,8 +42,8 @@ pub(crate) struct GroupExchange<'a> {
 pub(crate) enum Received {
     /// Every rank's message, its own included; empty when there was nothing to exchange.
     Messages(Vec<Payload>),
-    /// Its own message, and the server's.
-    Mean { mine: Payload, downlink: Payload },
+    /// Its own message, and what the owner of each bucket says of the mean.
+    Mean { mine: Payload, answers: Vec<Payload>, owners: Arc<[usize]> },
     /// At most its own: nobody receives whole messages, and nobody learns from them.
     Own(Option<Payload>),
 }
@@ -213,7 +214,12 @@ impl StepContext {
         Ok(frames.into_iter().map(|unchecked| unchecked.frame).collect())
     }
 
-    fn split<'a>(self, items: &[Item], messages: &'a [Payload]) -> Result<Vec<Unchecked<'a>>> {
+    /// The same, unchecked.
+    pub(crate) fn split<'a>(
+        self,
+        items: &[Item],
+        messages: &'a [Payload],
+    ) -> Result<Vec<Unchecked<'a>>> {
         if let Some(refusal) = refusal::first(messages, self.group) {
             return Err(refusal);
         }
@@ -326,7 +332,7 @@ impl StepContext {
                 }
                 _ => &plain,
             };
-            decoder.decode_add(payload, part.clone(), 1.0, mean).map_err(self.blame(rank))?;
+            decoder.decode_add(payload, part.start, 1.0, mean).map_err(self.blame(rank))?;
         }
         Ok(floats::scale_checked(mean, scale))
     }

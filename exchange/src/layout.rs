@@ -156,11 +156,14 @@ impl Bucketing {
     /// Checks the setting by itself.
     ///
     /// # Errors
-    /// [`Error::Bucketing`] when not even one element fits a bucket.
+    /// [`Error::Invalid`] when not even one element fits a bucket.
     pub(crate) fn validate(&self) -> Result<()> {
         match self {
-            Bucketing::Bytes(bytes) if *bytes < size_of::<f32>() => Err(Error::Bucketing {
-                problem: format!("{bytes} bytes hold no f32; write at least {}", size_of::<f32>()),
+            Bucketing::Bytes(bytes) if *bytes < size_of::<f32>() => Err(Error::Invalid {
+                problem: format!(
+                    "bucketing: {bytes} bytes hold no f32; write at least {}",
+                    size_of::<f32>()
+                ),
             }),
             _ => Ok(()),
         }

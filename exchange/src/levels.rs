@@ -24,7 +24,7 @@
 //! # Sums
 //! Within a group in order of rank, times 1/G; then over groups in order, times G/N.
 
-use crate::collective::{Alltoall, Collective, Payload, Server};
+use crate::collective::{Collective, Payload};
 use crate::error::Awaited;
 use crate::refusal;
 use crate::wire::{Frame, Header, Kind, Reader, floats};
@@ -119,7 +119,7 @@ impl Levels {
         for mate in 0..group {
             parts[first + mate] = frame(Kind::Mean, &values[shard(mate)]);
         }
-        let whole = self.all.alltoall().is_none();
+        let whole = !self.all.divides();
         let given = self.deal(parts, awaited)?;
         let of_mate = |mate: usize, kind, all: &'_ [Payload], before: usize| -> Result<Vec<f32>> {
             let from = first + mate;
@@ -169,9 +169,9 @@ impl Levels {
         let own = self.all.rank();
         let mates = within.filter(|rank| *rank != own);
         self.sent_within += mates.map(|mate| parts[mate].len() as u64).sum::<u64>();
-        let given = match self.all.alltoall() {
-            Some(alltoall) => alltoall.alltoall(parts),
-            None => self.all.allgather(parts.concat()),
+        let given = match self.all.divides() {
+            true => self.all.alltoall(parts),
+            false => self.all.allgather(parts.concat()),
         };
         let given = given.map_err(|error| error.awaiting(awaited))?;
         refusal::first(&given, 1).map_or(Ok(given), Err)
@@ -257,7 +257,7 @@ impl Collective for Levels {
             return self.all.allgather(mine);
         }
         let groups = self.world_size();
-        if self.all.alltoall().is_some() {
+        if self.all.divides() {
             return match Frame::refusal_of(&mine) {
                 None => self.across(vec![mine; groups]),
                 Some(_) => {
@@ -286,21 +286,11 @@ impl Collective for Levels {
         Ok(all)
     }
 
-    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        match self.group {
-            1 => self.all.alltoall(),
-            _ if self.all.alltoall().is_some() => Some(self),
-            _ => None,
-        }
+    fn divides(&self) -> bool {
+        self.all.divides()
     }
 
-    fn server(&mut self) -> Option<&mut dyn Server> {
-        if self.group == 1 { self.all.server() } else { None }
-    }
-}
-
-impl Alltoall for Levels {
     fn alltoall(&mut self, mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
-        self.across(mine)
+        if self.group == 1 { self.all.alltoall(mine) } else { self.across(mine) }
     }
 }

@@ -14,7 +14,7 @@
 //!         std::thread::spawn(move || {
 //!             let layout = Layout::new([("weight".to_string(), 4)])?;
 //!             let mut exchange =
-//!                 Exchange::new(&scheme, Bucketing::Whole, layout, 0, Box::new(collective))?;
+//!                 Exchange::new(&scheme, Bucketing::Whole, layout, 0, collective)?;
 //!             let mut gradient = [0.0, 4.0, rank as f32, -2.0];
 //!             exchange.allreduce(1, &mut gradient)?;
 //!             Ok::<_, gradwire_exchange::Error>(gradient)
@@ -82,14 +82,11 @@ mod zeros;
 
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
-pub use collective::{
-    Aggregate, Alltoall, Collective, Mesh, Mismatch, Payload, Reply, Server, Solo, cluster, mesh,
-    star,
-};
+pub use collective::{Collective, Mismatch, Payload, Solo, cluster, mesh};
 pub use compress::{
-    About, Built, Coding, Compressor, Encoded, Entropy, Fall, Feedback, FeedbackRule, Law, Norm,
-    Properties, QsgdValues, Quantised, Ratio, Run, Seat, Soundness, SparseBlocks, Statistics,
-    StepEnd, StepMessages, Summary, Values,
+    About, Built, Coding, Compressor, Encoded, Fall, Feedback, FeedbackRule, Law, Norm, Properties,
+    QsgdValues, Quantised, Ratio, Run, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
+    StepMessages, Values,
 };
 pub use error::{Awaited, Error, Result};
 pub use exchange::Exchange;

@@ -165,8 +165,7 @@ impl Touched {
         let added = frames.enumerate().try_for_each(|(rank, frame)| {
             let mark = &mut |number: usize| self.words[number / 64] |= 1 << (number % 64);
             let marked = decoder.each_block(frame.payload, mark);
-            let added =
-                marked.and_then(|()| decoder.decode_add(frame.payload, 0..length, 1.0, mean));
+            let added = marked.and_then(|()| decoder.decode_add(frame.payload, 0, 1.0, mean));
             added.map_err(blame(rank))
         });
         let scale = 1.0 / world_size as f32;

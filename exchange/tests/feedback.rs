@@ -37,8 +37,7 @@ fn all_forms_are_what_their_papers_write() {
         let policy = Policy { feedback: Some(rule), ..Policy::from(Bucketing::Whole) };
         each_rank(mesh(3, common::PATIENT), |rank, end| {
             let layout = parameters(&[20]);
-            let mut exchange =
-                Exchange::new(&scheme, policy.clone(), layout, 0, Box::new(end)).unwrap();
+            let mut exchange = Exchange::new(&scheme, policy.clone(), layout, 0, end).unwrap();
             let near = |found: &[f32], expected: &[f64]| {
                 for (found, expected) in found.iter().zip(expected) {
                     assert!(
@@ -196,7 +195,7 @@ fn demo_is_what_its_paper_writes() {
         each_rank(mesh(3, common::PATIENT), |rank, end| {
             let shapes = [vec![6, 10], vec![7], vec![8], vec![4, 3, 2]];
             let named = (0..).zip(shapes).map(|(i, shape): (usize, _)| (format!("p{i}"), shape));
-            let (layout, end) = (Layout::shaped(named).unwrap(), Box::new(end));
+            let layout = Layout::shaped(named).unwrap();
             let scheme = SchemeConfig::Demo(config.clone());
             let mut exchange = Exchange::new(&scheme, bucketing.clone(), layout, 0, end).unwrap();
             for (step, (gradients, mean)) in

@@ -213,7 +213,7 @@ fn groups_that_do_not_divide_the_ranks_are_refused_and_a_lost_rank_is_named() {
     let build = |group, end| {
         let (layout, policy) = (parameters(&[9]), Policy::default());
         let topology = Topology::TwoLevel { group };
-        Exchange::with(&half(), topology, policy, layout, 1, Box::new(end))
+        Exchange::with(&half(), topology, policy, layout, 1, end)
     };
     let end = mesh(6, PATIENT).swap_remove(0);
     let refused = build(4, end).err().unwrap().to_string();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::transports::talk;
 use gradwire_exchange::cluster::{Cluster, Notes};
-use gradwire_exchange::{Topology, mpi};
+use gradwire_exchange::mpi;
 
 const PATIENT: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 60;
@@ -21,26 +21,20 @@ const ROUNDS: usize = 60;
 /// How often each process sends five control messages to all others.
 const CONTROL: usize = 12;
 
-/// Processes, how their ranks meet, and the longest message in bytes.
-const JOBS: [[&str; 3]; 6] = [
-    ["1", "allgather", "1000"],
-    ["2", "server", "1000"],
-    ["3", "allgather", "1000"],
-    ["2", "allgather", "50000"],
-    ["3", "server", "50000"],
-    ["6", "allgather", "50000"],
-];
+/// Processes, and the longest message in bytes.
+const JOBS: [[&str; 2]; 6] =
+    [["1", "1000"], ["2", "1000"], ["3", "1000"], ["2", "50000"], ["3", "50000"], ["6", "50000"]];
 
 fn main() -> ExitCode {
     if std::env::var_os("OMPI_COMM_WORLD_SIZE").or(std::env::var_os("PMI_SIZE")).is_some() {
         return worker();
     }
     let program = std::env::current_exe().unwrap();
-    for job @ [processes, topology, longest] in JOBS {
+    for job @ [processes, longest] in JOBS {
         let began = Instant::now();
         let mut command = Command::new("mpirun");
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", processes]);
-        match command.arg(&program).args([topology, longest]).status() {
+        match command.arg(&program).arg(longest).status() {
             Ok(status) if status.success() => println!("{job:?}: {:.1?}", began.elapsed()),
             Ok(status) => {
                 eprintln!("{job:?}: {status}");
@@ -70,13 +64,10 @@ impl Notes for Told {
 fn worker() -> ExitCode {
     let (outbox, inbox) = channel();
     let on_control = Box::new(move |from, message| drop(outbox.send((from, message))));
-    let mut told = std::env::args().skip(1);
-    let central = told.next().unwrap() == "server";
-    let longest = told.next().unwrap().parse().unwrap();
+    let longest = std::env::args().nth(1).unwrap().parse().unwrap();
     let (cluster, here) = mpi::join_in_pieces(PATIENT, longest, on_control).unwrap();
     assert!(here.index < here.processes && here.processes == cluster.world_size());
-    let topology = if central { Topology::Server } else { Topology::Allgather };
-    let mut end = topology.connect_across(&cluster, PATIENT, Arc::new(Told)).unwrap();
+    let mut end = cluster.connect(PATIENT, Arc::new(Told)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || talk(&mut *end, ROUNDS));
         correspond(&cluster, &inbox);

@@ -10,20 +10,19 @@
 
 use std::time::Duration;
 
-use gradwire_exchange::{Error, Mesh, mesh};
+use gradwire_exchange::{Collective, Error, mesh};
 
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 #[cfg(feature = "loom")]
 mod small {
     use super::*;
-    use gradwire_exchange::Collective;
     use loom::thread;
 
     const PREEMPTIONS: usize = 3;
 
     /// Every round, each rank says its number and the round; the last rank goes after `last` rounds.
-    fn talk(mut end: Mesh, rounds: u8, last: u8) -> Result<(), Error> {
+    fn talk(mut end: Box<dyn Collective>, rounds: u8, last: u8) -> Result<(), Error> {
         let (rank, ranks) = (end.rank() as u8, end.world_size() as u8);
         let rounds = if rank + 1 == ranks { last } else { rounds };
         for round in 0..rounds {
@@ -75,7 +74,7 @@ mod small {
 mod whole {
     use super::*;
     use gradwire_exchange::schemes::{powersgd, topk};
-    use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, SchemeConfig};
+    use gradwire_exchange::{Bucketing, Exchange, Layout, SchemeConfig};
     use shuttle::thread;
 
     const RANKS: usize = 4;
@@ -84,10 +83,14 @@ mod whole {
     const ORDERS: usize = 1500;
 
     /// Trains nothing: exchanges, compares, and perhaps goes or gives up before the last step.
-    fn life(end: Mesh, scheme: &SchemeConfig, fate: Fate) -> Result<Vec<f32>, Error> {
+    fn life(
+        end: Box<dyn Collective>,
+        scheme: &SchemeConfig,
+        fate: Fate,
+    ) -> Result<Vec<f32>, Error> {
         let rank = end.rank();
         let layout = Layout::shaped([("a".to_string(), vec![4]), ("b".to_string(), vec![4, 2])])?;
-        let mut exchange = Exchange::new(scheme, Bucketing::Parameter, layout, 1, Box::new(end))?;
+        let mut exchange = Exchange::new(scheme, Bucketing::Parameter, layout, 1, end)?;
         let mut sum = vec![0.0; LENGTH];
         for step in 1..=STEPS {
             let last = step == STEPS && rank == 2;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Random, bits};
 use gradwire_exchange::schemes::powersgd;
 use gradwire_exchange::{
-    Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Mesh, Payload, Result,
+    Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Payload, Result,
     SchemeConfig, Support, mesh,
 };
 
@@ -35,7 +35,7 @@ use Trouble::{Flips, GoesBefore, Misread};
 
 /// One end of a mesh in which that happens.
 struct Troubled {
-    end: Mesh,
+    end: Box<dyn Collective>,
     shares: bool,
     round: usize,
     trouble: Trouble,

@@ -34,7 +34,7 @@ fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
     let mut compressor = scheme.codec(&Seat::alone(gradient.len(), 1)).unwrap();
     let (mut wire, mut decoded) = (Vec::new(), vec![0.0; gradient.len()]);
     compressor.encode(gradient, 1, &mut wire);
-    compressor.decode_add(&wire, 0..gradient.len(), 1.0, &mut decoded).unwrap();
+    compressor.decode_add(&wire, 0, 1.0, &mut decoded).unwrap();
     let off = decoded.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
     let error = square(off) / square(gradient.iter().map(|g| f64::from(*g)));
     (error, 8.0 * wire.len() as f64 / gradient.len() as f64)
@@ -160,10 +160,8 @@ fn unions(rules: &[Rule], ranks: usize) -> Vec<f64> {
                 let due = &mut residuals[rank];
                 due.iter_mut().zip(&gradients[rank]).for_each(|(due, g)| *due += g);
                 group[rank].encode(due, step, &mut messages[rank]);
-                group[rank].decode_add(&messages[rank], 0..due.len(), -1.0, due).unwrap();
-                group[rank]
-                    .decode_add(&messages[rank], 0..mean.len(), 1.0 / ranks as f32, &mut mean)
-                    .unwrap();
+                group[rank].decode_add(&messages[rank], 0, -1.0, due).unwrap();
+                group[rank].decode_add(&messages[rank], 0, 1.0 / ranks as f32, &mut mean).unwrap();
             }
             let messages: Vec<_> = messages.iter().map(|message| Some(&message[..])).collect();
             let round = StepMessages { step, messages: &messages, mean: &mean };

@@ -328,7 +328,7 @@ impl Fitted {
                 Kind::Dense => feedback.pending().fill(0.0),
                 _ => {
                     let pending = feedback.pending();
-                    self.codec.decode_add(&message[begin..], 0..pending.len(), -1.0, pending)?;
+                    self.codec.decode_add(&message[begin..], 0, -1.0, pending)?;
                 }
             }
             feedback.commit();
@@ -356,7 +356,7 @@ impl Fitted {
         let frame = self.open(message)?;
         let mut values = vec![0.0; self.length];
         match frame.compressed() {
-            Some(payload) => self.codec.decode_add(payload, 0..values.len(), 1.0, &mut values)?,
+            Some(payload) => self.codec.decode_add(payload, 0, 1.0, &mut values)?,
             None => floats::add(floats::expect(frame.payload, self.length)?, 1.0, &mut values),
         }
         match floats::first_non_finite(&values) {

@@ -8,7 +8,6 @@
 //! anything is applied. In its bytes a message that is not shorter than plain f32 becomes plain f32.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use gradwire_exchange::wire::{Fault, floats};
@@ -425,13 +424,7 @@ impl Compressor for Member {
         }
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let add = |values: &[f32]| {
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
         };

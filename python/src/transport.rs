@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gradwire_exchange::{Alltoall, Awaited, Collective, Error, Payload, Result};
+use gradwire_exchange::{Awaited, Collective, Error, Payload, Result};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -195,12 +195,10 @@ impl Collective for Transport {
         self.call("allgather", &Messages::One(mine.into()))
     }
 
-    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        if self.divides { Some(self) } else { None }
+    fn divides(&self) -> bool {
+        self.divides
     }
-}
 
-impl Alltoall for Transport {
     fn alltoall(&mut self, mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
         if mine.len() != self.world_size {
             let problem = format!("{} parts for {} ranks", mine.len(), self.world_size);

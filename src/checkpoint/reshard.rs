@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::Manifest;
     use gradwire_exchange::{
-        Collective, Exchange, FeedbackRule, Layout, Policy, Scheme, SchemeConfig, State, Topology,
+        Collective, Exchange, FeedbackRule, Layout, Policy, Scheme, SchemeConfig, State, mesh,
     };
     use std::ops::RangeInclusive;
     use std::time::Duration;
@@ -254,7 +254,7 @@ mod tests {
         (steps, gradients): (RangeInclusive<u64>, bool),
     ) -> (Vec<Vec<f32>>, Vec<State>) {
         const LENGTH: usize = 640;
-        let ends = Topology::Allgather.connect(ranks, Duration::from_secs(60)).unwrap();
+        let ends = mesh(ranks, Duration::from_secs(60));
         let on_rank = |(rank, end): (usize, Box<dyn Collective>)| {
             let layout =
                 Layout::new([("b".to_string(), LENGTH - 500), ("w".to_string(), 500)]).unwrap();

@@ -6,7 +6,7 @@ use crate::recipe::{OnWorkerLoss, Recipe};
 use anyhow::{Context, Result, bail, ensure};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, never, unbounded};
 use gradwire_exchange::cluster::{Cluster, Notes, OnControl};
-use gradwire_exchange::{Collective, Topology};
+use gradwire_exchange::{Collective, Topology, mesh};
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -154,17 +154,16 @@ impl Job {
     /// `notes` travel with the rounds.
     ///
     /// # Errors
-    /// As [`Topology::connect`](gradwire_exchange::Topology::connect).
+    /// As [`Cluster::connect`].
     pub fn connect(
         &self,
         recipe: &Recipe,
         notes: Arc<dyn Notes>,
     ) -> Result<Vec<Box<dyn Collective>>> {
         let patience = Duration::from_secs_f64(recipe.exchange.timeout);
-        let topology = recipe.exchange.topology;
         Ok(match &self.cluster {
-            None => topology.connect(recipe.workers, patience)?,
-            Some(cluster) => vec![topology.connect_across(cluster, patience, notes)?],
+            None => mesh(recipe.workers, patience),
+            Some(cluster) => vec![cluster.connect(patience, notes)?],
         })
     }
 

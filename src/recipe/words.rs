@@ -6,10 +6,12 @@ use gradwire_exchange::Error;
 /// and not where a recipe has them.
 pub(super) fn in_a_recipe(error: Error) -> anyhow::Error {
     let keys = match &error {
-        Error::Config { key, .. } => format!("`scheme.{key}`"),
-        Error::Policy { key, .. } => format!("`policy.{key}`"),
+        Error::Config { scheme: Some(_), key, .. } => format!("`scheme.{key}`"),
+        Error::Config { key, .. } => format!("`policy.{key}`"),
         Error::Unsound { .. } => "`scheme.feedback = false` or `policy.force = true`".into(),
-        Error::Bucketing { .. } => "`policy.bucketing`".into(),
+        Error::Invalid { problem } if problem.starts_with("bucketing: ") => {
+            "`policy.bucketing`".into()
+        }
         Error::Topology { .. } => "`exchange.topology = \"server\"` (or another), \
              `exchange.downlink`, `policy.bucketing = { bytes = 1048576 }`"
             .into(),

@@ -53,14 +53,13 @@ impl Failure {
 
 /// Whose fault an error of `rank` is, and how far that is to be believed.
 fn accuses(own: usize, error: &Error) -> (u8, usize) {
-    use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout};
-    use exchange::Error::{ServerLost, Transport};
+    use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout, Transport};
     match error.downcast_ref::<exchange::Error>() {
         Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
         Some(Message { rank, .. }) => (1, *rank),
         Some(Timeout { rank, .. }) => (2, *rank),
         Some(PeerLost { rank, .. }) => (3, *rank),
-        Some(ServerLost { .. } | Transport { .. }) => (4, own),
+        Some(Transport { .. }) => (4, own),
         _ => (0, own),
     }
 }

@@ -8,9 +8,7 @@ use crate::disk::{self, Operation};
 use crate::recipe::nearest;
 use crate::train::position::LivePosition;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use gradwire_exchange::{
-    self as exchange, Aggregate, Alltoall, Collective, Mismatch, Payload, Reply, Server,
-};
+use gradwire_exchange::{self as exchange, Collective, Mismatch, Payload};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
 use std::sync::Arc;
@@ -263,36 +261,15 @@ impl Collective for Wire {
         self.inner.compare(values)
     }
 
-    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        self.inner.alltoall()?;
-        Some(self)
+    fn divides(&self) -> bool {
+        self.inner.divides()
     }
 
-    fn server(&mut self) -> Option<&mut dyn Server> {
-        self.inner.server()?;
-        Some(self)
-    }
-}
-
-impl Alltoall for Wire {
     fn alltoall(&mut self, mut mine: Vec<Vec<u8>>) -> exchange::Result<Vec<Payload>> {
         if let Some(longest) = mine.iter_mut().max_by_key(|part| part.len()) {
             self.corrupt(longest);
         }
-        self.inner.alltoall().expect("invariant: it is asked through `alltoall`").alltoall(mine)
-    }
-}
-
-impl Server for Wire {
-    fn install(&mut self, aggregate: Box<dyn Aggregate>) {
-        if let Some(server) = self.inner.server() {
-            server.install(aggregate);
-        }
-    }
-
-    fn ask(&mut self, mut mine: Vec<u8>) -> exchange::Result<Reply> {
-        self.corrupt(&mut mine);
-        self.inner.server().expect("invariant: it is asked through `server`").ask(mine)
+        self.inner.alltoall(mine)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::train::replica::Replica;
 use crate::train::session::Session;
 use crate::train::worker::{Worker, exchange, optimizer};
 use anyhow::{Context, Result, ensure};
-use gradwire_exchange::{Entry, Exchange, Layout};
+use gradwire_exchange::{Entry, Exchange, Layout, mesh};
 use gradwire_models::kernels::flat::update_in_place;
 use std::time::Duration;
 
@@ -262,7 +262,7 @@ pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> 
         shown(recipe.record.histograms.as_deref(), &about)?;
     }
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
-    let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
+    let ends = mesh(recipe.workers, timeout);
     for (rank, end) in ends.into_iter().enumerate() {
         let mut exchange = exchange(recipe, &parts, session.steps.last_step, &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;

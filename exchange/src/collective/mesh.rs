@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Collective, Payload};
+use super::{Collective, Payload, Solo};
 use crate::error::Awaited;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::wire::Fault;
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// One rank's end of a [`mesh()`].
 #[derive(Debug)]
-pub struct Mesh {
+struct Mesh {
     rank: usize,
     timeout: Duration,
     /// By rank.
@@ -31,12 +31,15 @@ pub struct Mesh {
 /// An allgather fails when a message of some rank has not come within `timeout` of sending this
 /// rank's own, so it must be longer than the slowest rank's lag behind the fastest. An end that has
 /// failed fails from then on, and the others learn why. Dropping an end tells them that the rank is
-/// gone, whichever rank they are waiting for.
-pub fn mesh(world_size: usize, timeout: Duration) -> Vec<Mesh> {
+/// gone, whichever rank they are waiting for. A rank by itself is [`Solo`].
+pub fn mesh(world_size: usize, timeout: Duration) -> Vec<Box<dyn Collective>> {
+    if world_size == 1 {
+        return vec![Box::new(Solo)];
+    }
     let mailboxes: Arc<[Mailbox]> =
         (0..world_size).map(|owner| Mailbox::new(owner, world_size)).collect();
     let end = |rank| Mesh { rank, timeout, mailboxes: mailboxes.clone(), broken: None };
-    (0..world_size).map(end).collect()
+    (0..world_size).map(|rank| Box::new(end(rank)) as _).collect()
 }
 
 impl Mesh {

@@ -11,21 +11,18 @@ mod mesh;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod solo;
-mod star;
 
-use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 pub use derived::Mismatch;
-pub use mesh::{Mesh, mesh};
+pub use mesh::mesh;
 pub use solo::Solo;
-pub use star::{Aggregate, Reply, Server, star};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// One rank's message, shared by all that read it; it may lie in a buffer among others.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Payload {
     buffer: Arc<Vec<u8>>,
     part: Range<usize>,
@@ -51,14 +48,12 @@ impl Payload {
     }
 
     /// Whether no other rank reads its buffer any more.
-    #[doc(hidden)]
-    pub fn is_unshared(&self) -> bool {
+    pub(crate) fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.buffer) == 1
     }
 
     /// The buffer, when no other rank reads it any more.
-    #[doc(hidden)]
-    pub fn reclaim(self) -> Option<Vec<u8>> {
+    pub(crate) fn reclaim(self) -> Option<Vec<u8>> {
         Arc::into_inner(self.buffer)
     }
 }
@@ -69,30 +64,12 @@ impl From<Vec<u8>> for Payload {
     }
 }
 
-impl fmt::Debug for Payload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Payload").field(&&**self).finish()
-    }
-}
-
 impl Deref for Payload {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         &self.buffer[self.part.clone()]
     }
-}
-
-/// A collective that can bring each rank another part of a message.
-pub trait Alltoall {
-    /// Gives each rank the part of `mine` with its number, and returns what each has given this
-    /// one, in order of rank. A rank that is in an [`allgather`](Collective::allgather) meanwhile
-    /// gives its message whole.
-    ///
-    /// # Errors
-    /// As [`Collective::allgather`]; [`Error::Transport`](crate::Error::Transport) when there is
-    /// not one part for each rank.
-    fn alltoall(&mut self, mine: Vec<Vec<u8>>) -> Result<Vec<Payload>>;
 }
 
 /// A group of ranks that exchange messages in lock step: every rank makes the same calls in the
@@ -124,15 +101,21 @@ pub trait Collective: Send {
         false
     }
 
-    /// What divides a message among the ranks, where that saves sending all of it to everybody.
-    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        None
+    /// Whether [`alltoall`](Self::alltoall) is there. False unless a transport says so.
+    fn divides(&self) -> bool {
+        false
     }
 
-    /// The server in the middle, if there is one.
-    #[doc(hidden)]
-    fn server(&mut self) -> Option<&mut dyn Server> {
-        None
+    /// Gives each rank the part of `mine` with its number, which saves sending all of it to everybody,
+    /// and returns what each has given this one, in order of rank. A rank that is in an
+    /// [`allgather`](Self::allgather) meanwhile gives its message whole.
+    ///
+    /// # Errors
+    /// As [`allgather`](Self::allgather); [`Error::Transport`] when there is not one part for each
+    /// rank, or nothing that divides messages.
+    fn alltoall(&mut self, _mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
+        let problem = "this collective gives every message to every rank".to_string();
+        Err(Error::Transport { problem })
     }
 
     /// Returns when every rank has called it.

@@ -165,10 +165,6 @@ impl Transport for Mpi {
         self.order(Order::Send(Shipment { to, lane, bytes }));
     }
 
-    fn wake(&self) {
-        self.thread.unpark();
-    }
-
     fn leave(&self, patience: Duration) -> bool {
         self.order(Order::Leave);
         self.has_ended_within(patience)

@@ -14,15 +14,12 @@
 //! moving average, and solves for the levels of the next step. Where no message carried one, the
 //! mean gradient's own statistic takes their place. As long as there are no such levels, each rank
 //! sends what is best for its own gradient: decoding takes the levels from the message in any case.
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use super::moments::largest;
 use super::rounding::{self, Rounder, are_levels};
 use super::scheme::require;
-use super::{Compressor, Encoded, Seat, StepEnd, StepMessages, Summary};
+use super::{Compressor, Encoded, Seat, StepEnd, StepMessages};
 use crate::rng::Stream;
 use crate::wire::{Fault, Read, Reader};
 use crate::{Entry, Error, Gauge, Result, State};
@@ -246,13 +243,8 @@ impl<F: LevelFit> Compressor for Adaptive<F> {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
+        let range = start..start + sum.len();
         let mut reader = Reader::new(wire);
         let carries = carries(&mut reader)?;
         self.settings.rounder.add_part(&mut reader, self.seat.length, range, weight, sum)?;
@@ -278,10 +270,10 @@ impl<F: LevelFit> Compressor for Adaptive<F> {
         Ok(())
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        let (sums, rest) = summary.bytes.as_chunks();
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
+        let (sums, rest) = summary.as_chunks();
         if !rest.is_empty() || !(sums.is_empty() || sums.len() == self.sums.len()) {
-            let (expected, found) = (8 * self.sums.len(), summary.bytes.len());
+            let (expected, found) = (8 * self.sums.len(), summary.len());
             return Err(Fault::Length { expected, found }.into());
         }
         self.sums.fill(0.0);

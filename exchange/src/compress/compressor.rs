@@ -1,7 +1,4 @@
 //! The codec of one bucket on one rank: what it does, and what it is given.
-
-use std::ops::Range;
-
 use crate::wire::{Fault, codes};
 use crate::{Gauge, Result, State};
 
@@ -22,20 +19,14 @@ pub trait Compressor: Send {
         false
     }
 
-    /// Adds `weight` times what a message says of the elements `range` to `sum`, which has the range's
-    /// length: bit for bit the same, whatever the range. Reads only the configuration and the message.
+    /// Adds `weight` times what a message says of the elements from `start` on to `sum`, as many as it
+    /// has: bit for bit the same, whatever the range. Reads only the configuration and the message.
     /// The range is the whole bucket, unless this compressor [reads ranges](Self::reads_ranges).
     ///
     /// # Errors
     /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message, as far as the range shows
     /// it; `sum` may then have been changed in part.
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()>;
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()>;
 
     /// Whether [`decode_add`](Self::decode_add) takes any range that begins at a multiple of
     /// 1024 elements, with less work than for the whole bucket. By default it does not.
@@ -64,12 +55,12 @@ pub trait Compressor: Send {
     }
 
     /// [`learn_from_messages`](Self::learn_from_messages) for a rank that has a summary of the
-    /// messages in their place.
+    /// messages in their place, and the mean gradient.
     ///
     /// # Errors
     /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a summary.
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        match summary.bytes.len() {
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
+        match summary.len() {
             0 => Ok(()),
             left => Err(Fault::Trailing { left }.into()),
         }
@@ -183,20 +174,6 @@ pub struct StepEnd<'a> {
     pub step: u64,
     /// The number of ranks whose messages made the mean.
     pub ranks: usize,
-    /// The mean gradient of the bucket.
-    pub mean: &'a [f32],
-}
-
-/// One step of one bucket, as a rank knows it that has received the mean and a summary of the
-/// messages.
-#[derive(Debug, Clone, Copy)]
-pub struct Summary<'a> {
-    /// The step.
-    pub step: u64,
-    /// The number of ranks whose messages are summarised.
-    pub ranks: usize,
-    /// What [`Compressor::summarise`] wrote.
-    pub bytes: &'a [u8],
     /// The mean gradient of the bucket.
     pub mean: &'a [f32],
 }

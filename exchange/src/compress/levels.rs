@@ -7,8 +7,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4·blocks | the blocks' scales, f32, finite and not negative |
-//! | ⌈n·w/8⌉ | codes of w = 1 + ⌈log2(levels + 1)⌉ bits (`wire/codes.rs`), or |
-//! | … | Elias γ of level + 1, and the sign bit where the level is not 0 |
+//! | ⌈n·w/8⌉ | codes of w = 1 + ⌈log2(levels + 1)⌉ bits (`wire/codes.rs`) |
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +16,6 @@ use super::moments::largest;
 use crate::Gauge;
 use crate::rng::Stream;
 use crate::simd::wide;
-use crate::wire::bits::{BitReader, BitWriter};
 use crate::wire::codes::{self, BLOCK, Codes};
 use crate::wire::{Fault, Read, Reader, floats};
 
@@ -50,20 +48,6 @@ impl Norm {
             Norm::Linf => largest(block),
         }
     }
-}
-
-/// How codes lie on the wire.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Entropy {
-    /// All of one width.
-    #[default]
-    None,
-    /// Elias γ of level + 1 (2⌊log2(level + 1)⌋ + 1 bits), and a sign bit unless the level is 0:
-    /// the code of QSGD's appendix for many non-zero levels, with γ where it has ω.
-    Elias,
 }
 
 /// Elements of a block, 0 being the whole bucket, as a length that is not 0.
@@ -151,22 +135,10 @@ impl Quantiser {
         block: usize,
         ladder: L,
         stream: Stream,
-        entropy: Entropy,
         out: &mut Vec<u8>,
     ) {
         let width = width(ladder.top());
-        match entropy {
-            Entropy::None => self.each_codes(gradient, block, ladder, stream, |codes| {
-                codes::put(codes, width, out);
-            }),
-            Entropy::Elias => {
-                let mut writer = BitWriter::new(out);
-                self.each_codes(gradient, block, ladder, stream, |codes| {
-                    codes.iter().for_each(|code| put_elias(*code, width - 1, &mut writer));
-                });
-                writer.finish();
-            }
-        }
+        self.each_codes(gradient, block, ladder, stream, |codes| codes::put(codes, width, out));
     }
 }
 
@@ -193,74 +165,22 @@ fn quantise<L: Ladder>(
     });
 }
 
-/// Appends codes that have been kept.
-pub(crate) fn put_packed(codes: &[u8], ladder: impl Ladder, entropy: Entropy, out: &mut Vec<u8>) {
-    let width = width(ladder.top());
-    match entropy {
-        Entropy::None => codes::put(codes, width, out),
-        Entropy::Elias => {
-            let mut writer = BitWriter::new(out);
-            codes.iter().for_each(|code| put_elias(*code, width - 1, &mut writer));
-            writer.finish();
-        }
-    }
-}
-
-fn put_elias(code: u8, sign: u32, writer: &mut BitWriter<'_>) {
-    let (level, negative) = (code & ((1 << sign) - 1), code >> sign);
-    let number = u32::from(level) + 1;
-    let below = number.ilog2();
-    writer.put_unary(u64::from(below));
-    writer.put(u64::from(number - (1 << below)), below);
-    if level > 0 {
-        writer.put(u64::from(negative), 1);
-    }
-}
-
-fn take_elias(top: u8, sign: u32, reader: &mut BitReader<'_>) -> Read<u8> {
-    let below = reader.take_unary(u64::from((u32::from(top) + 1).ilog2()))? as u32;
-    let level = (1 << below | reader.take(below)?) - 1;
-    if level > u64::from(top) {
-        return Err(Fault::Field { field: "level", found: level });
-    }
-    let negative = if level > 0 { reader.take(1)? } else { 0 };
-    Ok((level | negative << sign) as u8)
-}
-
 /// Adds `weight` times what scales and codes say.
 pub(crate) fn add<L: Ladder>(
     wire: &[u8],
     block: usize,
     ladder: L,
-    entropy: Entropy,
     weight: f32,
     sum: &mut [f32],
 ) -> Read<()> {
     let length = sum.len();
     let (scales, rest) = Scales::take(wire, block, length)?;
     let (top, width) = (ladder.top(), width(ladder.top()));
-    match entropy {
-        Entropy::None => codes::expect(rest, length, width)?.each_block(|first, codes| {
-            check_levels(codes, top, width)?;
-            scales.add(first, codes, ladder, weight, sum);
-            Ok(())
-        }),
-        Entropy::Elias => {
-            let mut reader = BitReader::new(rest);
-            let mut codes = [0; BLOCK];
-            for first in (0..length).step_by(BLOCK) {
-                let some = &mut codes[..BLOCK.min(length - first)];
-                for code in some.iter_mut() {
-                    *code = take_elias(top, width - 1, &mut reader)?;
-                }
-                scales.add(first, some, ladder, weight, sum);
-            }
-            match rest.len() - reader.finish()? {
-                0 => Ok(()),
-                left => Err(Fault::Trailing { left }),
-            }
-        }
-    }
+    codes::expect(rest, length, width)?.each_block(|first, codes| {
+        check_levels(codes, top, width)?;
+        scales.add(first, codes, ladder, weight, sum);
+        Ok(())
+    })
 }
 
 /// The first `count` numbers of the bytes as scales, finite and not negative, and the rest.
@@ -339,16 +259,9 @@ fn element(code: u8, scale: f32, sign: u32, ladder: impl Ladder) -> f32 {
 #[derive(Debug)]
 pub(crate) struct Elements<'a, L> {
     scales: Scales<'a>,
-    codes: Coded<'a>,
+    codes: Codes<'a>,
     ladder: L,
     at: usize,
-}
-
-/// Codes that have been checked.
-#[derive(Debug)]
-enum Coded<'a> {
-    Packed(Codes<'a>),
-    Elias(BitReader<'a>),
 }
 
 impl<'a, L: Ladder> Elements<'a, L> {
@@ -358,35 +271,18 @@ impl<'a, L: Ladder> Elements<'a, L> {
         count: usize,
         block: usize,
         ladder: L,
-        entropy: Entropy,
     ) -> Read<Self> {
-        let (scales, rest) = Scales::take(reader.rest(), block, count)?;
+        let (scales, _) = Scales::take(reader.rest(), block, count)?;
         reader.take(4 * scales.scales.len())?;
         let (top, width) = (ladder.top(), width(ladder.top()));
-        let codes = match entropy {
-            Entropy::None => {
-                let codes = codes::expect(reader.take(codes::bytes(count, width))?, count, width)?;
-                codes.each_block(|_, some| check_levels(some, top, width))?;
-                Coded::Packed(codes)
-            }
-            Entropy::Elias => {
-                let mut bits = BitReader::new(rest);
-                for _ in 0..count {
-                    take_elias(top, width - 1, &mut bits)?;
-                }
-                Coded::Elias(BitReader::new(reader.take(bits.finish()?)?))
-            }
-        };
+        let codes = codes::expect(reader.take(codes::bytes(count, width))?, count, width)?;
+        codes.each_block(|_, some| check_levels(some, top, width))?;
         Ok(Self { scales, codes, ladder, at: 0 })
     }
 
     /// The next element; 0 when there are no more.
     pub(crate) fn next(&mut self) -> f32 {
-        let (top, sign) = (self.ladder.top(), width(self.ladder.top()) - 1);
-        let code = match &mut self.codes {
-            Coded::Packed(codes) => codes.get(self.at),
-            Coded::Elias(bits) => take_elias(top, sign, bits).ok(),
-        };
+        let (code, sign) = (self.codes.get(self.at), width(self.ladder.top()) - 1);
         let scale = self.scales.scales.get(self.at / self.scales.stretch);
         self.at += 1;
         let (Some(code), Some(scale)) = (code, scale) else { return 0.0 };
@@ -407,32 +303,7 @@ fn check_levels(codes: &[u8], top: u8, width: u32) -> Read<()> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    proptest! {
-        #[test]
-        fn elias_codes_come_back(
-            numbers in proptest::collection::vec(any::<u8>(), 0..300), top in 1u8..=127,
-        ) {
-            let sign = width(top) - 1;
-            let code = |number: &u8| match (number >> 1).min(top) {
-                0 => 0,
-                level => level | (number & 1) << sign,
-            };
-            let codes: Vec<u8> = numbers.iter().map(code).collect();
-            let mut bytes = Vec::new();
-            let mut writer = BitWriter::new(&mut bytes);
-            codes.iter().for_each(|code| put_elias(*code, sign, &mut writer));
-            writer.finish();
-            let mut reader = BitReader::new(&bytes);
-            for code in codes {
-                prop_assert_eq!(take_elias(top, sign, &mut reader), Ok(code));
-            }
-            prop_assert_eq!(reader.finish(), Ok(bytes.len()));
-        }
-    }
 
     #[test]
     fn parts_cover_what_is_asked_and_stay_in_their_blocks() {

@@ -25,10 +25,10 @@ pub(crate) mod two_bits;
 pub(crate) mod values;
 
 pub use adaptive::Statistics;
-pub use compressor::{Compressor, Encoded, SparseBlocks, StepEnd, StepMessages, Summary};
+pub use compressor::{Compressor, Encoded, SparseBlocks, StepEnd, StepMessages};
 pub use feedback::{Feedback, FeedbackRule};
 pub use gradwire_registry::About;
-pub use levels::{Entropy, Norm};
+pub use levels::Norm;
 pub use ratio::{Fall, Ratio};
 pub use scheme::{Built, Law, Properties, Run, Seat, Soundness};
 pub use values::{Coding, QsgdValues, Quantised, Values};

@@ -1,7 +1,4 @@
 //! A bucket as it is: every element as a little-endian f32.
-
-use std::ops::Range;
-
 use super::{Compressor, Encoded};
 use crate::Result;
 use crate::wire::floats;
@@ -19,14 +16,8 @@ impl Compressor for Plain {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        floats::add(&floats::expect(wire, self.length)?[range], weight, sum);
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
+        floats::add(&floats::expect(wire, self.length)?[start..start + sum.len()], weight, sum);
         Ok(())
     }
 

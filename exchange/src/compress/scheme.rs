@@ -128,7 +128,8 @@ pub(crate) fn require(
     value: impl std::fmt::Display,
     wanted: &'static str,
 ) -> Result<()> {
-    if good { Ok(()) } else { Err(Error::Config { scheme, key, value: value.to_string(), wanted }) }
+    let (scheme, value) = (Some(scheme), value.to_string());
+    if good { Ok(()) } else { Err(Error::Config { scheme, key, value, wanted }) }
 }
 
 /// What reduces one bucket on one rank.

@@ -1,8 +1,5 @@
 //! One bit per element, its sign: packing, the magnitudes that go with it, and the compressor of
 //! signs of one magnitude that signSGD with and without error feedback share.
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use super::levels::{bits_gauge, take_scales};
@@ -198,13 +195,7 @@ impl Compressor for Signs {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let (magnitude, signs) = take_scales(wire, 1)?;
         let value = weight * magnitude.first().map_or(0.0, |bytes| f32::from_le_bytes(*bytes));
         Ok(add(signs, value, -value, sum)?)

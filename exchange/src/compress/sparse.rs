@@ -6,9 +6,6 @@
 //! | 1–5 | number of elements kept, seven bits a byte |
 //! | 4 or 2 each, or quantised | their values as [`values`](crate::Values) has them, in ascending order of position |
 //! | … | their positions (`wire/indices.rs`) |
-
-use std::ops::Range;
-
 use super::values::{Sender, Values};
 use super::{Compressor, Encoded, Seat, StepEnd};
 use crate::wire::values::Format;
@@ -97,19 +94,19 @@ pub(crate) fn take(
 }
 
 /// Adds `weight` times what a message of at most `most` elements of `length` says of the elements
-/// `range` to `sum`, which has the range's length.
+/// from `start` on to `sum`.
 pub(crate) fn add(
     wire: &[u8],
     most: usize,
     values: Values,
     length: usize,
-    range: Range<usize>,
+    start: usize,
     weight: f32,
     sum: &mut [f32],
 ) -> Result<()> {
     Ok(take(wire, most, length, values, |position, value| {
-        // What lies before the range wraps beyond its end.
-        if let Some(sum) = sum.get_mut(position.wrapping_sub(range.start)) {
+        // What lies before wraps beyond its end.
+        if let Some(sum) = sum.get_mut(position.wrapping_sub(start)) {
             *sum += weight * value;
         }
     })?)
@@ -193,15 +190,9 @@ impl<S: Select> Compressor for Sparsifier<S> {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let most = self.choice.most(self.length);
-        add(wire, most, self.values, self.length, range, weight, sum)
+        add(wire, most, self.values, self.length, start, weight, sum)
     }
 
     fn commit(&mut self, end: &StepEnd<'_>) {
@@ -240,7 +231,7 @@ mod tests {
             let mut wire = Vec::new();
             let sent = put(&[1, 3], &gradient, format, &mut wire);
             let mut sum = [0.0; 5];
-            add(&wire, 5, format.into(), 5, 0..5, 1.0, &mut sum).unwrap();
+            add(&wire, 5, format.into(), 5, 0, 1.0, &mut sum).unwrap();
             assert_eq!(sum, [0.0, -3.0, 0.0, 2.0, 0.0]);
             let mut found = Vec::new();
             positions(&wire, 2, format.into(), 5, &mut found).unwrap();
@@ -248,7 +239,7 @@ mod tests {
             let values: Vec<f64> = sent.iter().map(|gauge| gauge.value).collect();
             assert_eq!((values[0], values[1], values[3]), (2.0, 12.0, 2.0));
             assert!((values[2] - 10f64.log2() / 2.0).abs() < 0.01);
-            let refused = add(&wire, 1, format.into(), 5, 0..5, 1.0, &mut sum);
+            let refused = add(&wire, 1, format.into(), 5, 0, 1.0, &mut sum);
             assert!(refused.is_err(), "more elements than allowed");
         }
     }

@@ -10,7 +10,7 @@ pub(crate) fn round_trip(config: &impl Scheme, gradient: &[f32], step: u64) -> (
     let (mut wire, mut decoded) = (Vec::new(), vec![0.0; gradient.len()]);
     let encoded = config.codec(&seat).unwrap().encode(gradient, step, &mut wire);
     assert_eq!(encoded, Encoded::Message);
-    config.codec(&seat).unwrap().decode_add(&wire, 0..decoded.len(), 1.0, &mut decoded).unwrap();
+    config.codec(&seat).unwrap().decode_add(&wire, 0, 1.0, &mut decoded).unwrap();
     (wire, decoded)
 }
 

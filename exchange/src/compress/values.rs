@@ -18,7 +18,7 @@
 //! | 4·kept (f16, bf16: 2·kept) | the values, in ascending order of position, or, in two bits: |
 //! | 4·⌈kept/64⌉ + ⌈kept/4⌉ | 64 by 64: two magnitudes, and two bits for each value (`two_bits.rs`); or, quantised: |
 //! | 4·blocks | the scale of each block of kept values, f32 |
-//! | ⌈kept·w/8⌉ | a sign and a level each, or Elias γ codes, as [`qsgd`](crate::schemes::qsgd) has them |
+//! | ⌈kept·w/8⌉ | a sign and a level each, as [`qsgd`](crate::schemes::qsgd) has them |
 //!
 //! # Laws
 //! Let T be the selection, Q the quantiser and E‖Q(x) − x‖² ≤ β‖x‖². Q is unbiased, so that Q∘T is
@@ -42,14 +42,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::ladder::{Ladder, Uniform, width};
-use super::levels::{self, Elements, Entropy, Norm, Quantiser, stretch};
+use super::levels::{Elements, Norm, Quantiser, stretch};
 use super::scheme::require;
 use super::two_bits::{self, TwoBits};
 use super::{Law, Seat};
 use crate::Result;
 use crate::rng::Stream;
 use crate::wire::values::Format;
-use crate::wire::{Read, Reader};
+use crate::wire::{Read, Reader, codes};
 
 /// How values are sent: `"f32"`, `"f16"`, `"bf16"`, `"2bit"`, or by a quantiser, such as
 /// `{ kind = "qsgd", levels = 1 }`.
@@ -102,13 +102,11 @@ pub struct QsgdValues {
     pub norm: Norm,
     /// Selected values of a block; 0 for all of the bucket's. Default 512.
     pub block: usize,
-    /// How levels are coded. Default `none`.
-    pub entropy: Entropy,
 }
 
 impl Default for QsgdValues {
     fn default() -> Self {
-        Self { levels: 7, norm: Norm::Linf, block: 512, entropy: Entropy::None }
+        Self { levels: 7, norm: Norm::Linf, block: 512 }
     }
 }
 
@@ -157,8 +155,8 @@ impl Values {
                 Ok(Arriving::Plain(format, bytes.chunks_exact(format.bytes())))
             }
             Values::Coded(Coding::TwoBits) => TwoBits::take(reader, count).map(Arriving::TwoBits),
-            Values::Quantised(Quantised::Qsgd(QsgdValues { levels, block, entropy, .. })) => {
-                let elements = Elements::take(reader, count, block, Uniform(levels), entropy)?;
+            Values::Quantised(Quantised::Qsgd(QsgdValues { levels, block, .. })) => {
+                let elements = Elements::take(reader, count, block, Uniform(levels))?;
                 Ok(Arriving::Quantised(elements))
             }
         }
@@ -257,7 +255,7 @@ impl Sender {
     }
 
     fn put_qsgd(&mut self, qsgd: QsgdValues, step: u64, out: &mut Vec<u8>) {
-        let QsgdValues { levels, norm, block, entropy } = qsgd;
+        let QsgdValues { levels, norm, block } = qsgd;
         let stream = self.stream(step);
         let (ladder, kept, codes) = (Uniform(levels), &self.kept, &mut self.codes);
         let scales_at = out.len();
@@ -274,7 +272,7 @@ impl Sender {
                 *scale = fitted(f32::from_le_bytes(*scale), values, codes, ladder).to_le_bytes();
             }
         }
-        levels::put_packed(codes, ladder, entropy, out);
+        codes::put(codes, width(ladder.top()), out);
     }
 
     /// Random numbers of its own: independent of those that a sparsifier draws at that step.
@@ -310,8 +308,8 @@ mod tests {
 
     use super::*;
 
-    fn qsgd(levels: u8, norm: Norm, block: usize, entropy: Entropy) -> Values {
-        QsgdValues { levels, norm, block, entropy }.into()
+    fn qsgd(levels: u8, norm: Norm, block: usize) -> Values {
+        QsgdValues { levels, norm, block }.into()
     }
 
     fn settings() -> Vec<Values> {
@@ -320,10 +318,10 @@ mod tests {
             Format::F16.into(),
             Format::Bf16.into(),
             Values::Coded(Coding::TwoBits),
-            qsgd(1, Norm::Linf, 512, Entropy::None),
-            qsgd(1, Norm::L2, 0, Entropy::Elias),
-            qsgd(5, Norm::L2, 7, Entropy::Elias),
-            qsgd(127, Norm::Linf, 100, Entropy::None),
+            qsgd(1, Norm::Linf, 512),
+            qsgd(1, Norm::L2, 0),
+            qsgd(5, Norm::L2, 7),
+            qsgd(127, Norm::Linf, 100),
         ]
     }
 
@@ -373,7 +371,7 @@ mod tests {
     fn the_lemmas_coefficient_holds_where_unscaled_rounding_is_no_contraction() {
         const STEPS: u64 = 300;
         let values: Vec<f32> = (0..400).map(|i| 1.0 + (i as f32 * 0.7).sin()).collect();
-        let setting = qsgd(1, Norm::L2, 0, Entropy::None);
+        let setting = qsgd(1, Norm::L2, 0);
         let whole = square(values.iter().copied());
         let share_left = |fitted| {
             let one = |step| {

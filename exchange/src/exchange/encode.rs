@@ -279,7 +279,7 @@ fn measure(
             return unsent.fill(0.0);
         }
         compressor
-            .decode_add(message, 0..unsent.len(), -1.0, unsent)
+            .decode_add(message, 0, -1.0, unsent)
             .expect("invariant: a compressor reads its own message");
     })
 }
@@ -291,7 +291,7 @@ fn subtract_sent(feedback: &mut Feedback, bucket: &Bucket, message: Option<&[u8]
     let message = message.filter(|_| bucket.feeds_back);
     match (message, bucket.codec()) {
         (Some(message), Some(compressor)) => compressor
-            .decode_add(message, 0..pending.len(), -1.0, pending)
+            .decode_add(message, 0, -1.0, pending)
             .expect("invariant: a compressor reads its own message"),
         _ => pending.fill(0.0),
     }

@@ -2,12 +2,12 @@
 
 use super::{Exchange, Underway};
 use crate::bucket::{Bucket, Engine, Item};
-use crate::compress::{Compressor, Feedback, StepEnd, StepMessages, Summary};
+use crate::compress::{Compressor, Feedback, StepEnd, StepMessages};
 use crate::cpu::Stopwatch;
 use crate::group::{Received, StepContext};
-use crate::topology::{blame_server, skim_downlink};
+use crate::topology::downlinks;
 use crate::wire::downlink::Downlink;
-use crate::wire::{Frame, floats};
+use crate::wire::{Frame, Reader, floats};
 use crate::{Error, Gauge, Result, Traffic};
 
 impl Exchange {
@@ -135,8 +135,8 @@ impl Exchange {
 enum Opened<'a> {
     /// Frames by rank, and then in the order of the items, of which there are so many.
     Frames(Vec<Frame<'a>>, usize),
-    /// The server's words on each item.
-    Mean(Vec<Downlink<'a>>),
+    /// On each item the words of its owner, and who that is.
+    Mean(Vec<(usize, Downlink<'a>)>),
     /// Plain values of all ranks.
     Plain,
 }
@@ -148,8 +148,9 @@ impl<'a> Opened<'a> {
             Received::Messages(messages) => {
                 Opened::Frames(context.skim(items, messages)?, items.len())
             }
-            Received::Mean { downlink, .. } => {
-                Opened::Mean(skim_downlink(context, items, downlink)?)
+            Received::Mean { answers, owners, .. } => {
+                let next = |reader: &mut Reader<'a>| Ok(Frame::split(reader)?.frame);
+                Opened::Mean(downlinks(context, items, owners, answers, next)?)
             }
             Received::Own(_) => Opened::Plain,
         })
@@ -166,9 +167,9 @@ impl<'a> Opened<'a> {
         let (step, ranks) = (context.step, context.world_size);
         let messages = match self {
             Opened::Mean(downlinks) => {
-                let summary = Summary { step, ranks, bytes: downlinks[index].summary, mean };
-                let learnt = compressor.learn_from_summary(&summary);
-                return learnt.map_err(|error| blame_server(context, error));
+                let (owner, Downlink { summary, .. }) = downlinks[index];
+                let learnt = compressor.learn_from_summary(step, summary, mean);
+                return learnt.map_err(context.blame(owner));
             }
             Opened::Frames(frames, items) => {
                 frames.iter().skip(index).step_by(*items).map(Frame::compressed).collect()

@@ -199,7 +199,7 @@ impl Exchange {
             self.member.collective.allgather(mine).map_err(|e| e.awaiting(context.awaited()))?;
         leg.add_wait(sent);
         let received = Stopwatch::start();
-        if self.member.collective.server().is_some() {
+        if self.route.is_served() {
             leg.downlink_bytes = all.iter().map(|message| message.len() as u64).sum();
         }
         context.open(items, &all)?;

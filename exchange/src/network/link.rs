@@ -48,7 +48,7 @@ pub struct Link {
     /// rank's own: shared memory, or what joins the cards of a host.
     pub local: f64,
     /// Seconds of a message's way within a group.
-    pub local_latency: f64,
+    pub(crate) local_latency: f64,
     /// Hosts that differ from the others.
     pub(crate) ranks: Vec<Host>,
     /// The parameter server's own link, where it differs from the workers'.

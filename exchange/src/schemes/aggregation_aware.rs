@@ -14,17 +14,10 @@
 //! inside it, and the union shrinks.
 //!
 //! # Wire
-//! A sparse message of at most k elements, whatever the rule:
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions (`wire/indices.rs`) |
+//! A sparse message of at most k elements, whatever the rule (`compress/sparse.rs`).
 //!
 //! # State
-//! The last union, or the window of them; for `mix` the last sums, for `ema` the averages, for
-//! `leader` the leader's positions. Learned from all ranks' messages, and so the same everywhere.
+//! The last union; for `mix` the last sums. Learned from all ranks' messages, and so the same everywhere.
 //!
 //! # Where we differ
 //! Without a server ([`Topology::Server`](crate::Topology)) every rank hears every message. What a server
@@ -38,9 +31,6 @@
 
 mod memory;
 mod rule;
-
-use std::ops::Range;
-
 use memory::Memory;
 pub use rule::Rule;
 
@@ -48,8 +38,7 @@ use crate::compress::ratio::Ratio;
 use crate::compress::select::Selector;
 use crate::compress::values::{QsgdValues, Sender, Values};
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
-    sparse,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, sparse,
 };
 use crate::{Gauge, Result, Scheme, State};
 
@@ -98,26 +87,16 @@ impl Scheme for Config {
             selector: Selector::default(),
             scores: Vec::new(),
             inside: Vec::new(),
-            maybe: Vec::new(),
             selected: Vec::new(),
             gauges: Vec::new(),
         })
     }
 
     fn examples() -> Vec<Self> {
-        let rules = [
-            Rule::Mix { lambda: 0.5 },
-            Rule::Hysteresis { h: 2.0 },
-            Rule::Window { p: 0.75, rounds: 5 },
-            Rule::Ema { lambda: 1.0 },
-            Rule::Leader { p: 0.75 },
-            Rule::Significant { c: 3.0 },
-        ];
         let values = QsgdValues { levels: 1, ..QsgdValues::default() }.into();
-        let exact = rules.map(|rule| Self { rule, ..Self::default() });
-        let quantised = [Rule::default(), Rule::Leader { p: 0.75 }];
-        let quantised = quantised.map(|rule| Self { rule, values, ..Self::default() });
-        [&exact[..], &quantised[..]].concat()
+        let exact = [Rule::Mix { lambda: 0.5 }, Rule::Hysteresis { h: 2.0 }];
+        let exact = exact.map(|rule| Self { rule, ..Self::default() });
+        [&exact[..], &[Self { values, ..Self::default() }]].concat()
     }
 }
 
@@ -130,8 +109,6 @@ struct AggregationAware {
     scores: Vec<f32>,
     /// Elements that have been given one of the rule's places.
     inside: Vec<u32>,
-    /// Candidates for the last of these places.
-    maybe: Vec<u32>,
     selected: Vec<u32>,
     gauges: Vec<Gauge>,
 }
@@ -158,64 +135,21 @@ impl AggregationAware {
     /// Leaves the positions to send, at most `k`, ascending, in `selected`.
     fn select(&mut self, gradient: &[f32], k: usize) {
         let Self { memory, selector, inside, selected, .. } = self;
-        let (rule, union) = match (self.config.rule, memory.union()) {
-            (rule @ Rule::Significant { .. }, _) => (rule, &[][..]),
-            (rule, Some(union)) => (rule, union),
-            (_, None) => (Rule::Topk, &[][..]),
+        let (rule, union) = match memory.union() {
+            Some(union) => (self.config.rule, union),
+            None => (Rule::Topk, &[][..]),
         };
         match rule {
             Rule::Topk => copy(selector.largest(gradient, k), selected),
-            Rule::Significant { c } => {
-                let rms = crate::wire::floats::norm(gradient) / (gradient.len() as f64).sqrt();
-                let significant =
-                    |position: &&u32| f64::from(gradient[**position as usize].abs()) > c * rms;
-                selected.clear();
-                selected.extend(selector.largest(gradient, k).iter().filter(significant));
-                if selected.is_empty() {
-                    selected.extend_from_slice(selector.largest(gradient, 1));
-                }
-            }
-            Rule::PrevUnion { p } | Rule::Leader { p } => {
-                let leads = matches!(rule, Rule::Leader { .. });
-                let preferred = if leads { &memory.leader[..] } else { union };
-                copy(selector.largest_among(gradient, preferred, Rule::places(p, k)), inside);
+            Rule::PrevUnion { p } => {
+                copy(selector.largest_among(gradient, union, Rule::places(p, k)), inside);
                 self.fill_up(gradient, k);
             }
-            Rule::Window { p, .. } => {
-                self.most_frequent(gradient, Rule::places(p, k));
-                self.fill_up(gradient, k);
-            }
-            Rule::Mix { .. } | Rule::Hysteresis { .. } | Rule::Ema { .. } => {
+            Rule::Mix { .. } | Rule::Hysteresis { .. } => {
                 copy(gradient, &mut self.scores);
                 score(rule, &mut self.scores, union, memory);
                 copy(selector.largest(&self.scores, k), selected);
             }
-        }
-    }
-
-    /// Gives places to the elements that were most often in the window's unions.
-    fn most_frequent(&mut self, gradient: &[f32], places: usize) {
-        let counts = &self.memory.counts;
-        let mut histogram = [0usize; 256];
-        counts.iter().for_each(|count| histogram[usize::from(*count)] += 1);
-        // The count at which the places run out.
-        let (mut level, mut left) = (u8::MAX, places);
-        while level > 0 && histogram[usize::from(level)] <= left {
-            left -= histogram[usize::from(level)];
-            level -= 1;
-        }
-        self.inside.clear();
-        self.maybe.clear();
-        for (position, count) in counts.iter().enumerate() {
-            if *count > level {
-                self.inside.push(position as u32);
-            } else if *count == level && level > 0 {
-                self.maybe.push(position as u32);
-            }
-        }
-        if level > 0 {
-            self.inside.extend(self.selector.largest_among(gradient, &self.maybe, left));
-            self.inside.sort_unstable();
         }
     }
 
@@ -248,11 +182,6 @@ fn score(rule: Rule, scores: &mut [f32], union: &[u32], memory: &Memory) {
         Rule::Hysteresis { h } => {
             union.iter().for_each(|position| scores[*position as usize] *= h as f32);
         }
-        Rule::Ema { lambda } => {
-            for (score, average) in scores.iter_mut().zip(&memory.averages) {
-                *score *= 1.0 + lambda as f32 * average;
-            }
-        }
         _ => {}
     }
 }
@@ -272,15 +201,9 @@ impl Compressor for AggregationAware {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let (length, values) = (self.memory.length(), self.config.values);
-        sparse::add(wire, self.config.ratio.most(length), values, length, range, weight, sum)
+        sparse::add(wire, self.config.ratio.most(length), values, length, start, weight, sum)
     }
 
     fn learn_from_messages(&mut self, round: &StepMessages<'_>) -> Result<()> {
@@ -288,14 +211,14 @@ impl Compressor for AggregationAware {
         self.memory.mark_messages(round, most, self.config.values)
     }
 
-    /// Where the union differs from the mean's support, and for `leader` what that rank sent.
+    /// Where the union differs from the mean's support.
     fn summarise(&mut self, round: &StepMessages<'_>, out: &mut Vec<u8>) -> Result<()> {
         let most = self.config.ratio.most(round.mean.len());
         self.memory.summarise(round, most, self.config.values, out)
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        self.memory.mark_summary(summary)
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], mean: &[f32]) -> Result<()> {
+        self.memory.mark_summary(summary, mean)
     }
 
     fn commit(&mut self, end: &StepEnd<'_>) {

@@ -54,9 +54,6 @@ mod means;
 mod places;
 mod sketch;
 mod sums;
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 pub use allocation::Allocation;
@@ -67,7 +64,7 @@ use sketch::{MeanBucket, Tables};
 
 use crate::compress::scheme::require;
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages,
 };
 use crate::rng::Stream;
 use crate::wire::values::Format;
@@ -319,13 +316,7 @@ impl Compressor for Casq {
 
     /// Of Huffman coded clusters, those before the part are read too, because each says where the
     /// next begins; what they mean is not looked up.
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let clusters = self.config.clusters();
         let mut reader = Reader::new(wire);
         let flags = reader.u8()?;
@@ -343,7 +334,7 @@ impl Compressor for Casq {
         let fault = Fault::Truncated { needed: means, left: rest.len() };
         let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
         let means = TableMeans::new(&tables, means, format, weight);
-        let start = range.start;
+        let range = start..start + sum.len();
         let add = |first: usize, ids: &[u8]| -> Read<()> {
             let within = first - start;
             means.add(first, ids, &mut sum[within..within + ids.len()]);
@@ -385,10 +376,10 @@ impl Compressor for Casq {
         Ok(())
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+    fn learn_from_summary(&mut self, step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
         self.received = None;
-        let mut reader = Reader::new(summary.bytes);
-        if !summary.bytes.is_empty() && self.is_due(summary.step) {
+        let mut reader = Reader::new(summary);
+        if !summary.is_empty() && self.is_due(step) {
             self.read_centres(&mut reader)?;
             reader.finish()?;
         }

@@ -17,13 +17,7 @@
 //!
 //! # Wire
 //! The frequencies lie tile by tile, row by row, parameter by parameter, as long as the bucket; of these a sparse
-//! message:
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 1–5 | how many are kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions (`wire/indices.rs`) |
+//! message (`compress/sparse.rs`).
 //!
 //! # Where we differ
 //! From the paper: the momentum holds gradients, not gradients times the learning rate, as every residual does
@@ -250,13 +244,7 @@ impl Compressor for Demo {
         }
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let most = self.strongest.choice.most(self.length);
         let tile = &mut *self.tile.borrow_mut();
         let mut at = Range::default();

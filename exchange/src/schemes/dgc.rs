@@ -9,13 +9,7 @@
 //! If clearly more than k turn out to be above it, k are selected exactly among those.
 //!
 //! # Wire
-//! A sparse message of at most 4k/3 elements:
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions (`wire/indices.rs`) |
+//! A sparse message of at most 4k/3 elements (`compress/sparse.rs`).
 //!
 //! # Where we differ
 //! This is sampling and selection; momentum correction, momentum factor masking and local

@@ -61,19 +61,16 @@
 //! * The symmetric range without a zero level that later citations describe is not offered.
 
 mod controller;
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use controller::Controller;
 
 use crate::compress::bit_schedule::Course;
 use crate::compress::ladder::Uniform;
-use crate::compress::levels::{self, Entropy, Norm, Quantiser};
+use crate::compress::levels::{self, Norm, Quantiser};
 use crate::compress::scheme::require;
 use crate::compress::{
-    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages, Summary,
+    Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages,
 };
 use crate::rng::Stream;
 use crate::wire::{Fault, Reader, codes, floats};
@@ -298,7 +295,7 @@ impl Compressor for Dqsgd {
             let (parameter, others) = rest.split_at(*length);
             let stream = Stream::new(&[stream.key(), number as u64]);
             self.quantiser.put_scales(parameter, 0, |some| norm.scale(some), out);
-            self.quantiser.put_codes(parameter, 0, ladder(bits), stream, Entropy::None, out);
+            self.quantiser.put_codes(parameter, 0, ladder(bits), stream, out);
             rest = others;
         }
         let weight = gradient.len() as f64;
@@ -311,13 +308,7 @@ impl Compressor for Dqsgd {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let mut reader = Reader::new(wire);
         let bits = reader.u8()?;
         if !(2..=MAX_BITS).contains(&bits) {
@@ -328,7 +319,7 @@ impl Compressor for Dqsgd {
             let (parameter, others) = rest.split_at_mut(*length);
             let scale = if parameter.is_empty() { 0 } else { size_of::<f32>() };
             let wire = reader.take(scale + codes::bytes(*length, bits.into()))?;
-            levels::add(wire, 0, ladder(bits), Entropy::None, weight, parameter)?;
+            levels::add(wire, 0, ladder(bits), weight, parameter)?;
             rest = others;
         }
         Ok(reader.finish()?)
@@ -345,8 +336,8 @@ impl Compressor for Dqsgd {
         Ok(())
     }
 
-    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
-        let mut reader = Reader::new(summary.bytes);
+    fn learn_from_summary(&mut self, _step: u64, summary: &[u8], _mean: &[f32]) -> Result<()> {
+        let mut reader = Reader::new(summary);
         let spent = f64::from_bits(reader.u64()?);
         reader.finish()?;
         if !(0.0..=32.0).contains(&spent) {

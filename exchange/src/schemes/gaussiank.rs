@@ -10,13 +10,7 @@
 //! half, and count again, three times at most.
 //!
 //! # Wire
-//! A sparse message of as many elements as are above the threshold (strictly):
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions (`wire/indices.rs`) |
+//! A sparse message of as many elements as are strictly above the threshold (`compress/sparse.rs`).
 //!
 //! # Where we differ
 //! Mean and standard deviation (unbiased) are those of magnitudes, and the quantile is two-sided,

@@ -17,9 +17,6 @@
 //! There is no loss scaling. What is beyond the format's range is sent as its largest number, so
 //! that the message is always nearer to the gradient than zero is and error feedback is sound;
 //! it is off by default, because so little is missed. The mean is taken in f32.
-
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
@@ -97,18 +94,12 @@ impl Compressor for Half {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let (words, rest) = wire.as_chunks::<2>();
         let words = match words.len() {
             _ if !rest.is_empty() => None,
-            count if count == self.length => Some(&words[range]),
-            count => (count == range.len()).then_some(words),
+            count if count == self.length => Some(&words[start..start + sum.len()]),
+            count => (count == sum.len()).then_some(words),
         };
         let fault = Fault::Length { expected: 2 * self.length, found: wire.len() };
         let words = words.ok_or(fault)?;
@@ -336,7 +327,7 @@ mod tests {
             for (format, value) in formats {
                 let half = Half { length: 1, format };
                 let mut sum = [-0.0];
-                let read = half.decode_add(&word.to_le_bytes(), 0..sum.len(), 1.0, &mut sum);
+                let read = half.decode_add(&word.to_le_bytes(), 0, 1.0, &mut sum);
                 assert_eq!(read.is_ok(), value.is_finite(), "{format:?} {word:04x}");
                 if value.is_finite() {
                     assert_eq!(sum[0].to_bits(), value.to_bits(), "{format:?} {word:04x}");

@@ -206,12 +206,10 @@ mod tests {
             ("dqsgd", &["min_bits = 1", "min_bits = 5\nmax_bits = 4", "max_bits = 9"]),
             ("dqsgd", &["target.bits = 1", "target.k = 0", "target.error = inf"]),
             ("aggregation-aware", &["rule.p = 1.1\nrule.by = 'prev-union'"]),
-            ("aggregation-aware", &["rule.p = nan\nrule.by = 'leader'"]),
-            ("aggregation-aware", &["rule.rounds = 0\nrule.by = 'window'\nrule.p = 0.5"]),
+            ("aggregation-aware", &["rule.p = nan\nrule.by = 'prev-union'"]),
             ("aggregation-aware", &["rule.lambda = -1\nrule.by = 'mix'"]),
-            ("aggregation-aware", &["rule.lambda = inf\nrule.by = 'ema'"]),
+            ("aggregation-aware", &["rule.lambda = inf\nrule.by = 'mix'"]),
             ("aggregation-aware", &["rule.h = 0.5\nrule.by = 'hysteresis'"]),
-            ("aggregation-aware", &["rule.c = -0.1\nrule.by = 'significant'"]),
         ] {
             for settings in all {
                 let scheme = read(&format!("kind = '{kind}'\n{settings}")).unwrap();

@@ -18,9 +18,6 @@
 //! # Where we differ
 //! Subnormal numbers go to 0 or 2^−126, still without bias. Gradients with an element beyond 2^127,
 //! whose upper neighbour is none of f32, are sent as they are.
-
-use std::ops::Range;
-
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
@@ -74,13 +71,7 @@ impl Compressor for Natural {
         if most > LARGEST { Encoded::Dense } else { Encoded::Message }
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let length = sum.len();
         let expected = codes::bytes(length, 1) + length;
         let split = wire.len() == expected;

@@ -28,9 +28,6 @@
 //! each rank sends its blocks in one message, which any topology carries. Its blocks are of 256
 //! elements, for the network cards of its testbed; 64 are half a row of a usual embedding table.
 //! Only zeros with a plus sign are left out, so that decoding gives back every bit.
-
-use std::ops::Range;
-
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness, SparseBlocks};
 use crate::simd::wide;
 use crate::wire::values::Format;
@@ -122,20 +119,15 @@ impl Compressor for Nonzero {
         true
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        range: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
+        let range = start..start + sum.len();
         let size = self.values.bytes();
-        read(wire, self.length, size, |start, block| {
-            let end = start + block.len() / size;
-            let (from, to) = (start.max(range.start), end.min(range.end));
+        read(wire, self.length, size, |first, block| {
+            let end = first + block.len() / size;
+            let (from, to) = (first.max(range.start), end.min(range.end));
             if from < to {
                 let sum = &mut sum[from - range.start..to - range.start];
-                let block = &block[size * (from - start)..size * (to - start)];
+                let block = &block[size * (from - first)..size * (to - first)];
                 match self.values {
                     Format::F32 => floats::add(block.as_chunks().0, weight, sum),
                     rounded => {
@@ -240,7 +232,7 @@ mod tests {
         Config::default()
             .codec(&Seat::alone(length, 1))
             .unwrap()
-            .decode_add(wire, 0..sum.len(), 1.0, &mut sum)
+            .decode_add(wire, 0, 1.0, &mut sum)
             .map(|()| sum)
     }
 

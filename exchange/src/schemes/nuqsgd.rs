@@ -14,7 +14,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4·blocks | the norm of each block, f32 |
-//! | ⌈n·w/8⌉ | a sign and a level each, w = 1 + ⌈log2(levels + 1)⌉ bits; or Elias γ codes |
+//! | ⌈n·w/8⌉ | a sign and a level each, w = 1 + ⌈log2(levels + 1)⌉ bits |
 //!
 //! # Where we differ
 //! `levels` counts the levels above zero: the paper's s + 1. Blocks are of 512 by default, as
@@ -22,7 +22,7 @@
 
 use super::qsgd::{OnLadder, check_levels};
 use crate::compress::ladder::Powers;
-use crate::compress::levels::{Entropy, Norm};
+use crate::compress::levels::Norm;
 use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::{Result, Scheme};
 
@@ -36,8 +36,6 @@ settings! {
         pub norm: Norm = Norm::L2,
         /// Elements of a block; 0 for the whole bucket. Default 512.
         pub block: usize = 512,
-        /// How levels are coded. Default `none`.
-        pub entropy: Entropy = Entropy::None,
         /// Error feedback, which does harm here: its variance is fed back. Default false.
         pub feedback: bool = false,
     }
@@ -60,14 +58,14 @@ impl Scheme for Config {
     }
 
     fn build(&self, seat: &Seat) -> Built {
-        let Self { levels, norm, block, entropy, .. } = *self;
-        Built::codec(OnLadder::new(Powers(levels), norm, block, entropy, seat))
+        let Self { levels, norm, block, .. } = *self;
+        Built::codec(OnLadder::new(Powers(levels), norm, block, seat))
     }
 
     fn examples() -> Vec<Self> {
         vec![
             Self { levels: 3, norm: Norm::Linf, block: 0, ..Self::default() },
-            Self { levels: 127, entropy: Entropy::Elias, ..Self::default() },
+            Self { levels: 127, ..Self::default() },
         ]
     }
 }

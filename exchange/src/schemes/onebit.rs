@@ -18,9 +18,6 @@
 //! # Where we differ
 //! The paper has a pair of means for each column of a weight matrix. A bucket knows no columns:
 //! blocks of 512 elements stand for them, 1.125 bits in all.
-
-use std::ops::Range;
-
 use crate::compress::levels::{self, stretch, take_scales};
 use crate::compress::signs;
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
@@ -79,13 +76,7 @@ impl Compressor for Onebit {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let length = sum.len();
         let stretch = stretch(self.block, length);
         let (means, rest) = take_scales(wire, 2 * length.div_ceil(stretch))?;

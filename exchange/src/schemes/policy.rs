@@ -165,7 +165,7 @@ impl Policy {
     /// Checks the scheme, these settings, and whether they go together.
     ///
     /// # Errors
-    /// What [`Scheme::validate`] refuses; [`Error::Bucketing`]; [`Error::Unsound`] unless forced; [`Error::Policy`] names the setting, its value and what to write instead.
+    /// What [`Scheme::validate`] refuses; [`Error::Invalid`]; [`Error::Unsound`] unless forced; [`Error::Config`] names the setting, its value and what to write instead.
     pub fn validate(&self, scheme: &dyn Scheme) -> Result<()> {
         let check = |scheme: &dyn Scheme| {
             scheme.validate()?;
@@ -183,7 +183,7 @@ impl Policy {
         if let Some(bucketing) = &self.bucketing {
             bucketing.validate()?;
         }
-        let refuse = |key, value: f64, wanted| Err(Error::Policy { key, value, wanted });
+        let refuse = |key, value: f64, wanted| Err(Self::refuse(key, value, wanted));
         let momentum = self.momentum();
         if !(0.0..1.0).contains(&momentum) {
             return refuse(
@@ -252,7 +252,11 @@ impl Policy {
         } else {
             return Ok(());
         };
-        Err(Error::Policy { key, value: share, wanted })
+        Err(Self::refuse(key, share, wanted))
+    }
+
+    fn refuse(key: &'static str, value: f64, wanted: &'static str) -> Error {
+        Error::Config { scheme: None, key, value: value.to_string(), wanted }
     }
 
     /// Whether the compression error is measured at `step`.
@@ -378,7 +382,10 @@ mod tests {
             (momentum(0.9), &plain),
             (Policy { clip_norm: Some(-1.0), ..Policy::default() }, &topk),
         ] {
-            assert!(matches!(policy.validate(scheme), Err(Error::Policy { .. })), "{policy:?}");
+            assert!(
+                matches!(policy.validate(scheme), Err(Error::Config { scheme: None, .. })),
+                "{policy:?}"
+            );
         }
         assert!(Policy::from(Bucketing::Bytes(1)).validate(&topk).is_err());
         let unsound = feeds(FeedbackRule::Efsgdm(0.1));

@@ -14,7 +14,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4·blocks | the norm of each block, f32 |
-//! | ⌈n·w/8⌉ | a sign and a level each, w = 1 + ⌈log2(s + 1)⌉ bits; or Elias γ codes |
+//! | ⌈n·w/8⌉ | a sign and a level each, w = 1 + ⌈log2(s + 1)⌉ bits |
 //!
 //! # State
 //! None. Random numbers are a function of seed, rank, bucket, step and position.
@@ -22,16 +22,13 @@
 //! # Where we differ
 //! The defaults are those of the paper's experiments: 4 bits (7 levels), blocks of 512, scaled by
 //! the largest magnitude, which the paper proposes beside the L2 norm of its theory. (GRACE, which
-//! many comparisons use, has 127 levels and the L2 norm of the whole tensor.) Entropy coding is
-//! Elias γ where the paper has ω: never longer for levels below 127. The level goes up where the
+//! many comparisons use, has 127 levels and the L2 norm of the whole tensor.) Levels are all of one
+//! width, where the paper has Elias codes too. The level goes up where the
 //! fractional part is larger than the random number; published code that has it the other way
 //! round is biased and has many times the error. A block whose L2 norm is beyond 2^112 is scaled by
 //! its largest magnitude, which is as unbiased: elements as large as that norm could not be added up.
-
-use std::ops::Range;
-
 use crate::compress::ladder::{Ladder, Uniform};
-use crate::compress::levels::{self, Entropy, Norm, Quantiser};
+use crate::compress::levels::{self, Norm, Quantiser};
 use crate::compress::scheme::require;
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
@@ -47,8 +44,6 @@ settings! {
         pub norm: Norm = Norm::Linf,
         /// Elements of a block; 0 for the whole bucket. Default 512.
         pub block: usize = 512,
-        /// How levels are coded. Default `none`.
-        pub entropy: Entropy = Entropy::None,
         /// Error feedback, which does harm here: its variance is fed back. Default false.
         pub feedback: bool = false,
     }
@@ -73,15 +68,15 @@ impl Scheme for Config {
     }
 
     fn build(&self, seat: &Seat) -> Built {
-        let Self { levels, norm, block, entropy, .. } = *self;
-        Built::codec(OnLadder::new(Uniform(levels), norm, block, entropy, seat))
+        let Self { levels, norm, block, .. } = *self;
+        Built::codec(OnLadder::new(Uniform(levels), norm, block, seat))
     }
 
     fn examples() -> Vec<Self> {
         vec![
             Self { levels: 3, ..Self::default() },
             Self { levels: 127, norm: Norm::L2, block: 0, ..Self::default() },
-            Self { levels: 4, block: 100, entropy: Entropy::Elias, ..Self::default() },
+            Self { levels: 4, block: 100, ..Self::default() },
             Self { levels: 1, norm: Norm::L2, ..Self::default() },
         ]
     }
@@ -99,39 +94,32 @@ pub(super) struct OnLadder<L> {
     ladder: L,
     norm: Norm,
     block: usize,
-    entropy: Entropy,
     seat: Seat,
     quantiser: Quantiser,
     gauges: Vec<Gauge>,
 }
 
 impl<L> OnLadder<L> {
-    pub(super) fn new(ladder: L, norm: Norm, block: usize, entropy: Entropy, seat: &Seat) -> Self {
+    pub(super) fn new(ladder: L, norm: Norm, block: usize, seat: &Seat) -> Self {
         let (seat, gauges) = (seat.clone(), Vec::with_capacity(1));
-        Self { ladder, norm, block, entropy, seat, quantiser: Quantiser::default(), gauges }
+        Self { ladder, norm, block, seat, quantiser: Quantiser::default(), gauges }
     }
 }
 
 impl<L: Ladder + Send> Compressor for OnLadder<L> {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
-        let Self { ladder, norm, block, entropy, .. } = *self;
+        let Self { ladder, norm, block, .. } = *self;
         let start = out.len();
         self.quantiser.put_scales(gradient, block, |some| norm.scale(some), out);
         let stream = Stream::at(&self.seat, step);
-        self.quantiser.put_codes(gradient, block, ladder, stream, entropy, out);
+        self.quantiser.put_codes(gradient, block, ladder, stream, out);
         self.gauges.clear();
         self.gauges.push(levels::bits_gauge(out.len() - start, gradient.len()));
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        Ok(levels::add(wire, self.block, self.ladder, self.entropy, weight, sum)?)
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
+        Ok(levels::add(wire, self.block, self.ladder, weight, sum)?)
     }
 
     fn gauges(&self) -> &[Gauge] {
@@ -158,19 +146,6 @@ mod tests {
         assert_eq!(sum, [3.0, -2.0, 0.0, 0.0, -1.5]);
         let (wire, _) = round_trip(&Config { levels: 3, ..Config::default() }, &ramp(5120), 1);
         assert_eq!(wire.len() * 8, 5120 * 3 + 10 * 32, "3.0625 bits");
-    }
-
-    #[test]
-    fn elias_codes_say_the_same_in_fewer_bits_where_levels_are_low() {
-        let gradient = ramp(3000);
-        for norm in [Norm::L2, Norm::Linf] {
-            let plain = Config { levels: 5, norm, block: 700, ..Config::default() };
-            let elias = Config { entropy: Entropy::Elias, ..plain.clone() };
-            let (plain, elias) =
-                (round_trip(&plain, &gradient, 4), round_trip(&elias, &gradient, 4));
-            assert_eq!(plain.1, elias.1);
-            assert!(norm == Norm::Linf || elias.0.len() < plain.0.len() * 2 / 3);
-        }
     }
 
     /// The paper's variance, (‖g‖/s)² Σ f(1 − f), and its bound min(n/s², √n/s)·‖g‖².

@@ -28,9 +28,6 @@
 //! asks for a step size that is small against that delay: ResNet-20 at ratio 0.01 and learning rate
 //! 0.1 diverges with an optimizer's momentum of 0.9 and learns without (`optimizer.momentum = 0`,
 //! as in published experiments), or with a ratio that falls from large to small.
-
-use std::ops::Range;
-
 use crate::compress::ratio::Ratio;
 use crate::compress::scheme::require;
 use crate::compress::values::{Arriving, Coding, QsgdValues, Sender, Values};
@@ -229,13 +226,7 @@ impl Compressor for Randomk {
         if too_large { Encoded::Dense } else { Encoded::Message }
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let length = sum.len();
         let most = self.config.ratio.most(length).min(length);
         let mut reader = Reader::new(wire);

@@ -12,13 +12,7 @@
 //! elements were really kept.
 //!
 //! # Wire
-//! A sparse message of as many elements as are above the threshold (strictly):
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions (`wire/indices.rs`) |
+//! A sparse message of as many elements as are strictly above the threshold (`compress/sparse.rs`).
 //!
 //! # State
 //! With adaptive stages, of each bucket and rank: the number of stages, the sum and number of k̂/k

@@ -23,9 +23,6 @@
 //! not of what is left after its mean, so that a constant gradient is not clipped to nothing. The
 //! paper counts log2(3) = 1.58 bits; 1.6 are sent. Ranks have scales of their own; the paper's
 //! sharing of the largest one is for summing codes on a server, and there is none here.
-
-use std::ops::Range;
-
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Norm, Quantiser, Scales};
 use crate::compress::scheme::require;
@@ -125,13 +122,7 @@ impl Compressor for Terngrad {
         Encoded::Message
     }
 
-    fn decode_add(
-        &self,
-        wire: &[u8],
-        _whole: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let length = sum.len();
         let (scales, rest) = Scales::take(wire, self.config.block, length)?;
         let mut codes = [0; BLOCK];

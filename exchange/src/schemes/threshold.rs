@@ -10,13 +10,7 @@
 //! how much is sent follows from the gradient: much at first, little at the end.
 //!
 //! # Wire
-//! A sparse message of as many elements as are above the threshold (strictly), which may be none:
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions (`wire/indices.rs`) |
+//! A sparse message of as many elements as are strictly above the threshold, which may be none (`compress/sparse.rs`).
 //!
 //! # Where we differ
 //! λ is given, not derived from a budget. The decoded vector is never farther from the gradient

@@ -7,19 +7,16 @@
 //! Adding one is a variant, which the compiler then asks for in two places, [`Topology::facts`] and
 //! [`Route`], and its row in [`refusal`]: which schemes may ride on what.
 
+mod aggregator;
 mod owners;
-mod server;
 mod shards;
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::Bucket;
-use crate::collective::cluster::{Cluster, Notes};
-use crate::collective::{Collective, Solo, mesh, star};
+use crate::collective::Collective;
 use crate::compress::{Built, Run, Seat};
 use crate::group::{GroupExchange, Received};
 use crate::layout::{BucketRange, Bucketing, Layout};
@@ -27,7 +24,7 @@ use crate::network::Pattern;
 use crate::traffic::Operation;
 use crate::{Error, Policy, Result, Scheme, State};
 
-pub(crate) use server::{blame_server, skim_downlink};
+pub(crate) use owners::downlinks;
 
 /// The topology that messages travel in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,36 +202,6 @@ impl Topology {
         self.facts().pattern
     }
 
-    /// Joins `world_size` ranks of this process as it needs, and returns their ends in
-    /// order of rank, one for each thread. Waits are bounded by `timeout`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`].
-    pub fn connect(self, world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>> {
-        fn boxed<C: Collective + 'static>(ends: Vec<C>) -> Vec<Box<dyn Collective>> {
-            ends.into_iter().map(|end| Box::new(end) as _).collect()
-        }
-        match self {
-            Topology::Server => star(world_size, timeout).map(boxed),
-            _ if world_size == 1 => Ok(boxed(vec![Solo])),
-            _ => Ok(boxed(mesh(world_size, timeout))),
-        }
-    }
-
-    /// The same for this process among others, who do the same: its end. Notes travel along
-    /// ([`Notes`](crate::cluster::Notes)).
-    ///
-    /// # Errors
-    /// [`Error::Invalid`].
-    pub fn connect_across(
-        self,
-        cluster: &Cluster,
-        timeout: Duration,
-        notes: Arc<dyn Notes>,
-    ) -> Result<Box<dyn Collective>> {
-        cluster.connect(self == Topology::Server, timeout, notes)
-    }
-
     fn refuse(self, problem: impl Into<String>) -> Error {
         Error::Topology { topology: self.name(), problem: problem.into() }
     }
@@ -377,7 +344,6 @@ impl Setup<'_> {
 /// How one rank's messages become the mean.
 pub(crate) enum Route {
     Allgather,
-    Server(server::Client),
     Sharded,
     Owners(Box<owners::Owners>),
 }
@@ -387,27 +353,23 @@ impl Route {
     pub(crate) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
         match setup.wiring.topology {
             Topology::Allgather | Topology::TwoLevel { .. } => Ok(Route::Allgather),
-            Topology::Server => server::Client::new(setup, collective).map(Route::Server),
-            Topology::Sharded if setup.wiring.downlink.is_some() => {
+            Topology::Sharded if setup.wiring.downlink.is_none() && !collective.shares_memory() => {
+                Err(Topology::Sharded.refuse(
+                    "this transport really sends, and the shards' means would be sent as plain f32; \
+                     choose the topology `allgather` or `server`",
+                ))
+            }
+            Topology::Sharded if setup.wiring.downlink.is_none() => Ok(Route::Sharded),
+            Topology::Server | Topology::Sharded => {
                 owners::Owners::new(setup, collective).map(|own| Route::Owners(Box::new(own)))
             }
-            Topology::Sharded if collective.shares_memory() => Ok(Route::Sharded),
-            Topology::Sharded => Err(Topology::Sharded.refuse(
-                "this transport really sends, and the shards' means would be sent as plain f32; \
-                 choose the topology `allgather` or `server`",
-            )),
         }
     }
 
     /// Whether buckets that are sent as plain f32 are averaged by themselves, or travel in the message
     /// with the others.
     pub(crate) fn sums_apart(&self, collective: &mut dyn Collective) -> bool {
-        match self {
-            Route::Server(_) => false,
-            Route::Allgather | Route::Sharded | Route::Owners(_) => {
-                collective.world_size() > 1 && shards::is_served(collective)
-            }
-        }
+        !self.is_served() && collective.world_size() > 1 && shards::is_served(collective)
     }
 
     /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
@@ -420,9 +382,8 @@ impl Route {
     ) -> Result<Received> {
         let plain = group.leg.operation == Operation::Allreduce;
         match self {
-            Route::Server(client) => client.average(group, mine),
             Route::Sharded if !plain => shards::average_in_memory(group, mine),
-            Route::Owners(owners) if !plain => owners.average(group, mine),
+            Route::Owners(owners) if !plain || owners.is_server() => owners.average(group, mine),
             Route::Allgather | Route::Sharded | Route::Owners(_) => {
                 let served = shards::is_served(&mut group.member.collective);
                 match (plain, served) {
@@ -441,17 +402,20 @@ impl Route {
         }
     }
 
+    /// Whether a server averages everything.
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self, Route::Owners(owners) if owners.is_server())
+    }
+
     /// Refuses steps in which some buckets sit out, where somebody else than the ranks learns from steps.
     pub(crate) fn takes_parts(&self) -> Result<()> {
-        let topology = match self {
-            Route::Owners(_) => Topology::Sharded,
-            Route::Server(client) if client.learns() => Topology::Server,
-            _ => return Ok(()),
-        };
-        Err(topology.refuse(
-            "a downlink that is compressed is about whole steps, and not about one group of \
-             buckets; leave the downlink out",
-        ))
+        match self {
+            Route::Owners(owners) if owners.compresses => Err(owners.topology.refuse(
+                "a downlink that is compressed is about whole steps, and not about one group of \
+                 buckets; leave the downlink out",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The step has come to its end on this rank: what it owns may learn from it, if it can.
@@ -462,7 +426,6 @@ impl Route {
     /// Puts what later steps depend on into `state`.
     pub(crate) fn save(&self, state: &mut State) {
         match self {
-            Route::Server(client) => client.save(state),
             Route::Owners(owners) => owners.save(state),
             Route::Allgather | Route::Sharded => {}
         }
@@ -470,14 +433,15 @@ impl Route {
 
     /// Takes up what [`save`](Self::save) put there.
     pub(crate) fn restore(&mut self, state: &State) -> Result<()> {
-        let strangers: &[&str] = match self {
-            Route::Server(_) => &[owners::SCOPE],
-            Route::Owners(_) => &[server::SCOPE],
-            Route::Allgather | Route::Sharded => &[server::SCOPE, owners::SCOPE],
-        };
-        strangers.iter().try_for_each(|scope| server::refuse_state(state, scope))?;
+        let own = if let Route::Owners(owners) = self { owners.scope() } else { "" };
+        for (scope, who) in owners::SCOPES.iter().filter(|(scope, _)| *scope != own) {
+            if !state.scope(scope).is_empty() {
+                let problem =
+                    format!("would be lost: this topology has no {who} that could take it up");
+                return Err(Error::State { entry: scope.to_string(), problem });
+            }
+        }
         match self {
-            Route::Server(client) => client.restore(state),
             Route::Owners(owners) => owners.restore(state),
             Route::Allgather | Route::Sharded => Ok(()),
         }

@@ -35,7 +35,7 @@ struct Piece {
 
 /// Whether a transport offers it.
 pub(super) fn is_served(collective: &mut dyn Collective) -> bool {
-    collective.alltoall().is_some() || collective.shares_memory()
+    collective.divides() || collective.shares_memory()
 }
 
 /// Whether coded messages take fewer bytes this way: all of them have a fixed number w of bytes per
@@ -53,7 +53,7 @@ pub(super) fn is_cheaper(group: &GroupExchange<'_>) -> bool {
 /// Averages the items of a message over ranks, by whichever of the two the transport offers. Nobody
 /// learns from the messages.
 pub(super) fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
-    if group.member.collective.alltoall().is_some() {
+    if group.member.collective.divides() {
         return average_parts(group, &mine).map(|()| Received::Own(Some(Payload::from(mine))));
     }
     let rank = group.context.rank;
@@ -116,9 +116,8 @@ fn average_parts(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
     group.leg.add_encode(dividing);
 
     let sent = Stopwatch::start();
-    let alltoall = group.member.collective.alltoall();
-    let alltoall = alltoall.expect("invariant: a group goes this way where there is one");
-    let messages = alltoall.alltoall(parts).map_err(|error| error.awaiting(context.awaited()))?;
+    let messages = group.member.collective.alltoall(parts);
+    let messages = messages.map_err(|error| error.awaiting(context.awaited()))?;
     group.leg.add_wait(sent);
 
     let received = Stopwatch::start();

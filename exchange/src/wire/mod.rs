@@ -1,7 +1,7 @@
 //! Bytes: how numbers lie in a message.
 //!
 //! What a codec of one's own writes and reads its messages with:
-//! * [`Reader`]: a cursor over bytes that never reads past them, and [`put_count`] for a length;
+//! * [`Reader`]: a cursor over bytes that never reads past them;
 //! * [`Fault`]: what is wrong with bytes.
 //!
 //! What is not listed here is not part of the interface, though tests, benches and fuzz targets of this
@@ -177,12 +177,12 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A count of elements of a bucket, written by [`put_count`]: 1 to 5 bytes, at most `length`.
+    /// A count of elements of a bucket, 1 to 5 bytes, seven bits each, at most `length`.
     ///
     /// # Errors
     /// [`Fault::Count`] when it is larger, [`Fault::Field`] when it is written in more bytes than
     /// it needs, [`Fault::Truncated`] when it does not end.
-    pub fn count(&mut self, length: usize) -> Read<usize> {
+    pub(crate) fn count(&mut self, length: usize) -> Read<usize> {
         let mut count = 0u64;
         for shift in (0..35).step_by(7) {
             let byte = self.u8()?;
@@ -219,7 +219,7 @@ pub(crate) fn count_bytes(count: u32) -> usize {
 
 /// Appends a count of elements of a bucket: seven bits a byte, least significant first, the
 /// eighth bit set on all but the last.
-pub fn put_count(mut count: u32, out: &mut Vec<u8>) {
+pub(crate) fn put_count(mut count: u32, out: &mut Vec<u8>) {
     while count >= 0x80 {
         out.push(count as u8 | 0x80);
         count >>= 7;

@@ -13,7 +13,7 @@ use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::Frame;
 use gradwire_exchange::{
     Bucketing, Collective, Downlink, Exchange, Gauge, Layout, Payload, Policy, Result,
-    SchemeConfig, Seat, State, Topology, Traffic, Wiring,
+    SchemeConfig, Seat, State, Topology, Traffic, Wiring, mesh,
 };
 
 /// Lengths around the sizes of words, lanes, strides and blocks, and one that is large and odd.
@@ -194,8 +194,7 @@ impl Trial {
         ranks: usize,
         work: impl Fn(usize, Exchange) -> T + Sync,
     ) -> Vec<T> {
-        let ends = self.wiring.topology.connect(ranks, PATIENT).unwrap();
-        each_rank(ends, |rank, end| work(rank, self.exchange(end)))
+        each_rank(mesh(ranks, PATIENT), |rank, end| work(rank, self.exchange(end)))
     }
 
     /// The same over threads and, where the topology joins them, over processes.
@@ -206,7 +205,7 @@ impl Trial {
     ) -> Vec<Vec<T>> {
         let mut found = vec![self.over(ranks, &work)];
         if self.wiring.topology != Topology::Sharded || self.wiring.downlink.is_some() {
-            let ends = transports::processes(self.wiring.topology, ranks, PATIENT);
+            let ends = transports::processes(ranks, PATIENT);
             found.push(each_rank(ends, |rank, end| work(rank, self.exchange(end))));
         }
         found

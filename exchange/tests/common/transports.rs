@@ -4,31 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gradwire_exchange::cluster::{Cluster, Notes, OnControl, in_memory};
-use gradwire_exchange::{Collective, Solo, Topology, mesh, star};
+use gradwire_exchange::{Collective, mesh};
 
 /// Connects the ranks of a group; none when the transport has no group of that size.
 pub type Connect = fn(usize, Duration) -> Vec<Box<dyn Collective>>;
 
 /// The transports by name.
-pub const TRANSPORTS: [(&str, Connect); 6] = [
-    ("solo", |ranks, _| if ranks == 1 { vec![Box::new(Solo)] } else { vec![] }),
-    ("mesh", |ranks, timeout| boxed(mesh(ranks, timeout))),
-    ("star", |ranks, timeout| boxed(star(ranks, timeout).unwrap())),
-    ("processes", |ranks, timeout| processes(Topology::Allgather, ranks, timeout)),
-    ("processes around a server", |ranks, timeout| processes(Topology::Server, ranks, timeout)),
-    ("the example's sockets", sockets),
-];
-
-fn boxed<C: Collective + 'static>(ends: Vec<C>) -> Vec<Box<dyn Collective>> {
-    ends.into_iter().map(|end| Box::new(end) as _).collect()
-}
+pub const TRANSPORTS: [(&str, Connect); 3] =
+    [("mesh", mesh), ("processes", processes), ("the example's sockets", sockets)];
 
 #[cfg(unix)]
 fn sockets(ranks: usize, timeout: Duration) -> Vec<Box<dyn Collective>> {
     #[path = "../../examples/own_transport.rs"]
     #[allow(dead_code, reason = "the example's program is not run here")]
     mod own_transport;
-    if ranks == 2 { boxed(own_transport::pair::pair(timeout).unwrap().into()) } else { vec![] }
+    let ends = (ranks == 2).then(|| own_transport::pair::pair(timeout).unwrap());
+    ends.into_iter().flatten().map(|end| Box::new(end) as _).collect()
 }
 
 #[cfg(not(unix))]
@@ -52,9 +43,9 @@ pub fn clusters(processes: usize) -> Vec<Cluster> {
     in_memory((0..processes).map(|_| Box::new(|_, _| ()) as OnControl).collect())
 }
 
-/// As many processes, joined as a topology needs it.
-pub fn processes(topology: Topology, ranks: usize, timeout: Duration) -> Vec<Box<dyn Collective>> {
-    let connect = |cluster: &Cluster| topology.connect_across(cluster, timeout, Arc::new(Silence));
+/// As many processes, joined.
+pub fn processes(ranks: usize, timeout: Duration) -> Vec<Box<dyn Collective>> {
+    let connect = |cluster: &Cluster| cluster.connect(timeout, Arc::new(Silence));
     clusters(ranks).iter().map(|cluster| connect(cluster).unwrap()).collect()
 }
 
@@ -74,9 +65,9 @@ pub fn talk(end: &mut dyn Collective, rounds: usize) {
         for (from, found) in all.iter().enumerate() {
             assert!(**found == message(round, from, 0), "round {round} from {from} to {rank}");
         }
-        if let Some(alltoall) = end.alltoall() {
+        if end.divides() {
             let parts = (0..ranks).map(|to| message(round, rank, to)).collect();
-            let each = alltoall.alltoall(parts).unwrap();
+            let each = end.alltoall(parts).unwrap();
             for (from, found) in each.iter().enumerate() {
                 assert!(**found == message(round, from, rank), "round {round} {from} to {rank}");
             }

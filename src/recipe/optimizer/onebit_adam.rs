@@ -102,7 +102,7 @@ mod tests {
     use super::super::definition::Slices;
     use super::*;
     use gradwire_exchange::{
-        Collective, Downlink, Exchange, Layout, Scheme, SchemeConfig, Topology, Wiring,
+        Collective, Downlink, Exchange, Layout, Scheme, SchemeConfig, Topology, Wiring, mesh,
     };
     use std::time::Duration;
 
@@ -140,8 +140,7 @@ mod tests {
             let after = steps.collect();
             (after, state)
         };
-        let ends =
-            wiring.topology.connect(golden.gradients[0].len(), Duration::from_secs(60)).unwrap();
+        let ends = mesh(golden.gradients[0].len(), Duration::from_secs(60));
         std::thread::scope(|scope| {
             let start = |end| scope.spawn(|| on_rank(end));
             let ranks: Vec<_> = ends.into_iter().enumerate().map(start).collect();

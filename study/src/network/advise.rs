@@ -17,6 +17,7 @@ use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
 use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepWork};
 use gradwire_exchange::{
     Exchange, Law, Layout, Leg, Operation, Scheme, SchemeConfig, Seat, Support, Topology, Traffic,
+    mesh,
 };
 use gradwire_models::kernels::gradients::backward;
 use rayon::ThreadPoolBuilder;
@@ -292,7 +293,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
     wiring.validate(scheme, &policy.clone().or(scheme.default_policy()))?;
     let patience = Duration::from_secs_f64(recipe.exchange.timeout);
     let ranks = workload.gradients.len();
-    let ends = wiring.topology.connect(ranks, patience)?;
+    let ends = mesh(ranks, patience);
     let on_rank = |end, gradients: &[Vec<f32>]| -> Result<Vec<Traffic>> {
         let layout = workload.layout.clone();
         let mut exchange =
@@ -361,7 +362,7 @@ fn is_blind(scheme: &SchemeConfig) -> bool {
         let (mut wire, mut decoded) = (Vec::new(), vec![0.0; LENGTH]);
         let mut codec = scheme.codec(&Seat::alone(LENGTH, 1))?;
         codec.encode(&gradient, STEP, &mut wire);
-        codec.decode_add(&wire, 0..LENGTH, 1.0, &mut decoded).ok()?;
+        codec.decode_add(&wire, 0, 1.0, &mut decoded).ok()?;
         Some(decoded.iter().map(|value| *value != 0.0).collect())
     };
     let (one, other) = (chosen(0.3), chosen(0.7));

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use super::{Remote, packet};
 use crate::collective::mesh::{Mailbox, Missing};
-use crate::collective::{Alltoall, Collective, Payload};
+use crate::collective::{Collective, Payload};
 use crate::error::{Error, Result};
 
 /// One rank's end: what the others send arrives in its mailbox.
-#[derive(Debug)]
 pub(super) struct Peers {
     remote: Remote,
     mailbox: Arc<Mailbox>,
@@ -58,18 +57,16 @@ impl Collective for Peers {
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         self.check()?;
         self.mailbox.expect();
-        let (packet, mine) = packet::message(mine, false, self.remote.notes());
+        let (packet, mine) = packet::message(mine, self.remote.notes());
         self.remote.send_to_all(&packet);
         drop(packet);
         self.receive(mine)
     }
 
-    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
-        Some(self)
+    fn divides(&self) -> bool {
+        true
     }
-}
 
-impl Alltoall for Peers {
     fn alltoall(&mut self, mut mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
         self.check()?;
         let Remote { rank, world_size, .. } = self.remote;
@@ -82,7 +79,7 @@ impl Alltoall for Peers {
         let notes = self.remote.notes();
         for step in 1..world_size {
             let to = (rank + step) % world_size;
-            let (packet, _) = packet::message(std::mem::take(&mut mine[to]), false, notes);
+            let (packet, _) = packet::message(std::mem::take(&mut mine[to]), notes);
             self.remote.send(to, packet);
         }
         self.receive(own)

@@ -33,41 +33,6 @@ pub enum Rule {
         #[cfg_attr(feature = "schema", schemars(range(min = 1.0)))]
         h: f64,
     },
-    /// p·k places for what was most often in the last unions, of equals the largest |u|; the
-    /// other places for the largest |u| of the rest.
-    Window {
-        /// Share of places, 0 to 1. Default 0.75.
-        #[serde(default = "three_quarters")]
-        #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
-        p: f64,
-        /// Unions that count, 1 to 255. Default 5.
-        #[serde(default = "five")]
-        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-        rounds: u8,
-    },
-    /// The largest |u|·(1 + λ·f), where f is a moving average, f ← 0.8·f + 0.2·[in the union].
-    Ema {
-        /// Weight of the average, 0 or more. Default 1.
-        #[serde(default = "one")]
-        #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
-        lambda: f64,
-    },
-    /// p·k places for the largest |u| among what one rank sent in the round before, the ranks
-    /// taking turns; the other places for the largest of the rest.
-    Leader {
-        /// Share of places, 0 to 1. Default 0.75.
-        #[serde(default = "three_quarters")]
-        #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
-        p: f64,
-    },
-    /// The largest |u|, but only those above c times the root mean square of u; the single
-    /// largest if none is.
-    Significant {
-        /// Factor, 0 or more. Default 3.
-        #[serde(default = "three")]
-        #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
-        c: f64,
-    },
     /// The largest |u|: what the others are judged against.
     Topk,
 }
@@ -80,20 +45,8 @@ fn three_quarters() -> f64 {
     0.75
 }
 
-fn one() -> f64 {
-    1.0
-}
-
 fn two() -> f64 {
     2.0
-}
-
-fn three() -> f64 {
-    3.0
-}
-
-fn five() -> u8 {
-    5
 }
 
 impl Default for Rule {
@@ -105,25 +58,17 @@ impl Default for Rule {
 impl Rule {
     /// Checks the setting by itself.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
-        let places = |p: f64| {
-            require((0.0..=1.0).contains(&p), scheme, "rule.p", p, "write a share from 0 to 1")
-        };
         let weight = |key, value: f64, least: f64, wanted| {
             require((value as f32).is_finite() && value >= least, scheme, key, value, wanted)
         };
         match self {
-            Rule::PrevUnion { p } | Rule::Leader { p } => places(p),
-            Rule::Window { p, rounds } => {
-                places(p)?;
-                require(rounds > 0, scheme, "rule.rounds", rounds, "write 1 to 255")
+            Rule::PrevUnion { p } => {
+                require((0.0..=1.0).contains(&p), scheme, "rule.p", p, "write a share from 0 to 1")
             }
-            Rule::Mix { lambda } | Rule::Ema { lambda } => {
+            Rule::Mix { lambda } => {
                 weight("rule.lambda", lambda, 0.0, "write a number that is not negative")
             }
             Rule::Hysteresis { h } => weight("rule.h", h, 1.0, "write a number from 1 on"),
-            Rule::Significant { c } => {
-                weight("rule.c", c, 0.0, "write a number that is not negative")
-            }
             Rule::Topk => Ok(()),
         }
     }

@@ -20,10 +20,8 @@ fn simulate(config: &Config, gradients: &[Vec<Vec<f32>>]) -> Vec<Step> {
         for rank in 0..ranks {
             due[rank].iter_mut().zip(&gradients[rank]).for_each(|(due, g)| *due += g);
             compressors[rank].encode(&due[rank], step, &mut wires[rank]);
-            compressors[rank]
-                .decode_add(&wires[rank], 0..due[rank].len(), -1.0, &mut due[rank])
-                .unwrap();
-            compressors[rank].decode_add(&wires[rank], 0..sum.len(), 1.0, &mut sum).unwrap();
+            compressors[rank].decode_add(&wires[rank], 0, -1.0, &mut due[rank]).unwrap();
+            compressors[rank].decode_add(&wires[rank], 0, 1.0, &mut sum).unwrap();
         }
         let mean: Vec<f32> = sum.iter().map(|sum| sum / ranks as f32).collect();
         let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
@@ -122,32 +120,11 @@ fn naive(rule: Rule, u: &[f64], k: usize, history: &[Outcome]) -> Vec<u32> {
     let union = union(last);
     let mut selected = match rule {
         Rule::PrevUnion { p } => with_places(best(&size, &union, Rule::places(p, k))),
-        Rule::Leader { p } => {
-            let leader = &last[(history.len() - 1) % last.len()];
-            with_places(best(&size, leader, Rule::places(p, k)))
-        }
-        Rule::Window { p, rounds } => {
-            let recent = &history[history.len().saturating_sub(rounds.into())..];
-            let count = |at| recent.iter().filter(|(round, _)| inside(round, at)).count();
-            let seen: Vec<u32> = all.iter().copied().filter(|at| count(*at) > 0).collect();
-            let score = |at| count(at) as f64 * 1e6 + size(at);
-            with_places(best(&score, &seen, Rule::places(p, k)))
-        }
         Rule::Mix { lambda } => best(&|at| size(at) + lambda * sum[at as usize].abs(), &all, k),
         Rule::Hysteresis { h } => {
             best(&|at| size(at) * if inside(last, at) { h } else { 1.0 }, &all, k)
         }
-        Rule::Ema { lambda } => {
-            let average = |at| {
-                history.iter().fold(0.0f32, |average, (round, _)| {
-                    average * 0.8 + if inside(round, at) { 1.0 - 0.8 } else { 0.0 }
-                })
-            };
-            // Rounded as the scores are, for the sake of ties.
-            let score = |at| size(at) as f32 * (1.0 + lambda as f32 * average(at));
-            best(&|at| f64::from(score(at)), &all, k)
-        }
-        Rule::Significant { .. } | Rule::Topk => best(&size, &all, k),
+        Rule::Topk => best(&size, &all, k),
     };
     selected.sort_unstable();
     selected
@@ -169,7 +146,6 @@ fn rules_equal_those_by_sorting() {
         .collect();
     let mut rules: Vec<Rule> = Config::examples().iter().map(|config| config.rule).collect();
     rules.extend([Rule::default(), Rule::PrevUnion { p: 0.5 }, Rule::Topk]);
-    rules.retain(|rule| !matches!(rule, Rule::Significant { .. }));
     let exact: Vec<Vec<Vec<f64>>> = gradients
         .iter()
         .map(|round| {
@@ -193,16 +169,4 @@ fn rules_equal_those_by_sorting() {
             assert_eq!(gauge(gauges, "server_bytes_bound"), 8.0 * 60.0);
         }
     }
-}
-
-#[test]
-fn only_what_is_significant_is_sent_but_never_nothing() {
-    let rule = Rule::Significant { c: 2.0 };
-    let config = Config { rule, ratio: 0.5.into(), ..Config::default() };
-    let mut gradient = vec![1.0f32; 100];
-    gradient[7] = -9.0;
-    gradient[50] = 8.0;
-    let rounds = simulate(&config, &[vec![gradient], vec![vec![1.0; 100]]]);
-    assert_eq!(rounds[0].0[0], [7, 50]);
-    assert_eq!(rounds[1].0[0], [0], "residual and gradient are 2 almost everywhere");
 }

@@ -115,7 +115,7 @@ fn broken_models_tables_and_sizes_by_hand_are_refused() {
     for (at, bytes) in [(17, [0; 4]), (17, [0xff; 4]), (18, [0xff, 0xff, 0, 0])] {
         let mut spoilt = wire.clone();
         spoilt[at..at + 4].copy_from_slice(&bytes);
-        assert!(compressor.decode_add(&spoilt, 0..LENGTH, 1.0, &mut [0.0; LENGTH]).is_err());
+        assert!(compressor.decode_add(&spoilt, 0, 1.0, &mut [0.0; LENGTH]).is_err());
     }
     let manual = Config { allocation: Allocation::Manual(vec![1; 3]), ..Config::default() };
     let refused = manual.validate().unwrap_err().to_string();

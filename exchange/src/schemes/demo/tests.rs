@@ -17,7 +17,7 @@ fn round_trip(config: &Config, shapes: &[&[usize]], gradient: &[f32]) -> (Vec<u8
     let (mut demo, mut wire) = (Demo::new(config, &seat(shapes)), Vec::new());
     assert_eq!(demo.encode(gradient, 1, &mut wire), Encoded::Message);
     let mut sum = vec![0.0; gradient.len()];
-    demo.decode_add(&wire, 0..sum.len(), 1.0, &mut sum).unwrap();
+    demo.decode_add(&wire, 0, 1.0, &mut sum).unwrap();
     (wire, sum)
 }
 

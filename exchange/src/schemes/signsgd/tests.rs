@@ -2,7 +2,7 @@ use super::*;
 use crate::compress::testing::bits;
 use crate::reducer::Alone;
 use crate::wire::frame::HEADER_BYTES;
-use crate::{BucketGradient, Collective, Error, Exchange, Layout, Mesh, Next, SchemeConfig, mesh};
+use crate::{BucketGradient, Collective, Error, Exchange, Layout, Next, SchemeConfig, mesh};
 
 fn majority(magnitude: Magnitude, ties: Ties) -> Config {
     Config { magnitude, vote: Vote::Majority, ties, ..Config::default() }
@@ -11,10 +11,9 @@ fn majority(magnitude: Magnitude, ties: Ties) -> Config {
 /// The mean that ranks with `gradients` end with, the same bits on all of them.
 fn arrives(config: &Config, gradients: &[Vec<f32>]) -> Vec<f32> {
     let scheme = SchemeConfig::Signsgd(config.clone());
-    let rank = |end: Mesh| {
+    let rank = |end: Box<dyn Collective>| {
         let mut gradient = gradients[end.rank()].clone();
         let layout = Layout::shaped([("a".to_string(), vec![gradient.len()])]).unwrap();
-        let end = Box::new(end);
         let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 7, end).unwrap();
         let traffic = exchange.allreduce(1, &mut gradient).unwrap();
         let message = 4 + gradient.len().div_ceil(8);

@@ -3,7 +3,7 @@
 use super::*;
 use gradwire::recipe::Source;
 use gradwire::recipe::local::Outer;
-use gradwire_exchange::Policy;
+use gradwire_exchange::{Policy, mesh};
 
 fn measured(wire_bytes: f64, encode: f64) -> SchemeCost {
     let leg = MeasuredLeg {
@@ -117,7 +117,7 @@ fn what_is_recommended_is_sound_and_does_not_change_with_the_noise() {
 fn a_servers_time_is_charged_and_grows_with_the_ranks() {
     let topology = Topology::Server;
     let layout = Layout::new([("w".to_string(), 50_000)]).unwrap();
-    let ends = topology.connect(4, Duration::from_secs(60)).unwrap();
+    let ends = mesh(4, Duration::from_secs(60));
     let counted: Vec<Traffic> = thread::scope(|scope| {
         let on_rank = |end| {
             let (scheme, layout) = (SchemeConfig::default(), layout.clone());

@@ -1,21 +1,16 @@
-//! What the server does with the messages of a round.
-
-use std::time::Duration;
+//! What an owner does with the messages about its buckets.
 
 use crate::bucket::{Bucket, Item};
-use crate::collective::Payload;
 use crate::compress::{Compressor, Encoded, Feedback, FeedbackRule, StepEnd, StepMessages, sparse};
-use crate::cpu::Stopwatch;
 use crate::group::StepContext;
 use crate::topology::{Downlink, Setup};
 use crate::wire::downlink::{self, Form};
 use crate::wire::values::Format;
-use crate::wire::{Frame, Kind, Reader, floats};
+use crate::wire::{Frame, Kind, floats};
 use crate::{Error, Layout, Result, Scheme, State};
 
-/// Averages the ranks' messages, and says what came of it.
-pub(in crate::topology) struct Aggregator {
-    world_size: usize,
+/// Averages what ranks say of the buckets of one owner, and says what came of it.
+pub(super) struct Aggregator {
     layout: Layout,
     /// Of each bucket, whether it is averaged here.
     owned: Vec<bool>,
@@ -34,7 +29,6 @@ pub(in crate::topology) struct Aggregator {
     positions: Vec<u32>,
     /// The mean of what reducers posted.
     values: Vec<f32>,
-    took: Duration,
 }
 
 /// The server's answer about a bucket in this step.
@@ -49,14 +43,13 @@ struct BucketAnswer {
 
 impl Aggregator {
     /// For the buckets that are `owned`.
-    pub(in crate::topology) fn new(setup: &Setup<'_>, owned: Vec<bool>) -> Self {
+    pub(super) fn new(setup: &Setup<'_>, owned: Vec<bool>) -> Self {
         let Setup { world_size, policy, scheme, layout, .. } = *setup;
         let downlink = setup.wiring.downlink.unwrap_or_default();
         let buckets: Vec<Bucket> = setup.buckets(world_size);
         let feeds_back =
             downlink == Downlink::Compressed && policy.schemes(scheme).any(Scheme::feedback);
         Self {
-            world_size,
             layout: layout.clone(),
             owned,
             warmup_steps: policy.warmup_steps.unwrap_or(0),
@@ -71,97 +64,61 @@ impl Aggregator {
             step: 0,
             positions: Vec::new(),
             values: Vec::new(),
-            took: Duration::ZERO,
         }
     }
 
-    /// Writes the answer to the ranks' messages; false when they cannot be averaged. Nothing that
-    /// lasts changes before the step's last bucket has been answered, which `ends` the step, or has to be
-    /// told ([`end`](Self::end)).
-    pub(in crate::topology) fn serve(
-        &mut self,
-        messages: &[Payload],
-        answer: &mut Vec<u8>,
-        ends: bool,
-    ) -> bool {
-        let start = Stopwatch::start();
-        let served = self.serve_round(messages, answer) && !(ends && self.end(self.step).is_err());
-        (_, self.took) = start.read();
-        served
-    }
-
-    /// What the server's thread computed in the last round.
-    pub(super) fn last_took(&self) -> Duration {
-        self.took
-    }
-
-    fn serve_round(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
-        let Some((step, items)) = self.asked(messages) else { return false };
-        let (rank, world_size) = (self.world_size, self.world_size);
-        let context = StepContext { rank, world_size, step, group: 1 };
-        let Ok(frames) = context.open(&items, messages) else { return false };
-        if items.iter().any(|item| item.kind == Kind::Values) {
-            return self.average_values(context, &items, &frames, answer);
-        }
-        if step != self.step || items.iter().any(|item| self.answers[item.bucket].given) {
-            self.begin(step);
-        }
-        for (index, item) in items.iter().enumerate() {
-            let of_ranks = || frames[index..].iter().step_by(items.len());
-            let (bucket, mean) = (&mut self.buckets[item.bucket], &mut self.mean);
-            let averaged = context.average(bucket, *item, of_ranks(), false, mean);
-            if averaged != Ok(None)
-                || self.answer_bucket(context, item.bucket, of_ranks(), answer).is_err()
-            {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Averages values of reducers, and buckets that are plain beside them: neither is kept.
-    fn average_values(
+    /// Writes the answer to the ranks' frames about `items`, which lie by rank; the first element of a mean
+    /// that is not finite. Nothing that lasts changes before the step [ends](Self::end).
+    pub(super) fn serve(
         &mut self,
         context: StepContext,
         items: &[Item],
         frames: &[Frame<'_>],
         answer: &mut Vec<u8>,
-    ) -> bool {
-        items.iter().enumerate().all(|(index, item)| {
-            let of_ranks = frames[index..].iter().step_by(items.len());
-            self.values.clear();
-            self.values.resize(item.length, 0.0);
-            let averaged = context.mean_of_values(of_ranks, &mut self.values);
-            let open = context.header_of(Kind::Downlink, *item).open(answer);
-            let form_at = answer.len();
-            answer.push(0);
-            answer[form_at] = put_exact(&self.values, &mut self.positions, answer) as u8;
-            downlink::close(answer.len(), answer);
-            open.close(Kind::Downlink, answer);
-            averaged == Ok(None)
-        })
+    ) -> Result<Option<(Item, usize)>> {
+        let values = items.iter().any(|item| item.kind == Kind::Values);
+        let again = |item: &Item| self.answers[item.bucket].given;
+        if !values && (context.step != self.step || items.iter().any(again)) {
+            self.begin(context.step);
+        }
+        for (index, item) in items.iter().enumerate() {
+            let of_ranks = || frames[index..].iter().step_by(items.len());
+            let overflow = match values {
+                true => self.answer_values(context, *item, of_ranks(), answer)?,
+                false => {
+                    let bucket = &mut self.buckets[item.bucket];
+                    context.average(bucket, *item, of_ranks(), false, &mut self.mean)?
+                }
+            };
+            if let Some(element) = overflow {
+                return Ok(Some((*item, element)));
+            }
+            if !values {
+                self.answer_bucket(context, item.bucket, of_ranks(), answer)?;
+            }
+        }
+        Ok(None)
     }
 
-    /// The step and the items that rank 0 speaks of.
-    fn asked(&self, messages: &[Payload]) -> Option<(u64, Vec<Item>)> {
-        let mut reader = Reader::new(messages.first()?);
-        let (mut step, mut items) = (None, Vec::<Item>::new());
-        while !reader.rest().is_empty() {
-            let Frame { header, payload } = Frame::split(&mut reader).ok()?.frame;
-            let (number, round) = header.place();
-            let bucket = self.buckets.get(number)?;
-            let item = match header.kind {
-                Kind::Values => Item::values(number, payload.len() / size_of::<f32>(), round),
-                _ => Item { round, ..Item::gradient(number, bucket, false) },
-            };
-            let again = |other: &Item| (other.bucket, other.kind) == (item.bucket, item.kind);
-            if items.iter().any(again) {
-                return None;
-            }
-            step = Some(header.step);
-            items.push(item);
-        }
-        Some((step?, items))
+    /// Averages values of a reducer, or a bucket that is plain beside them: neither is kept.
+    fn answer_values<'a>(
+        &mut self,
+        context: StepContext,
+        item: Item,
+        frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
+        answer: &mut Vec<u8>,
+    ) -> Result<Option<usize>> {
+        self.values.clear();
+        self.values.resize(item.length, 0.0);
+        let overflow = context.mean_of_values(frames, &mut self.values)?;
+        let open =
+            context.header_of(Kind::Downlink, item).from_rank(context.world_size).open(answer);
+        let form_at = answer.len();
+        answer.push(0);
+        answer[form_at] = put_exact(&self.values, &mut self.positions, answer) as u8;
+        downlink::close(answer.len(), answer);
+        open.close(Kind::Downlink, answer);
+        Ok(overflow)
     }
 
     /// Begins a step; answers of one that came to no end are forgotten.
@@ -183,7 +140,8 @@ impl Aggregator {
         frames: impl Iterator<Item = &'a Frame<'a>>,
         answer: &mut Vec<u8>,
     ) -> Result<()> {
-        let open = context.header(Kind::Downlink, number).open(answer);
+        let header = context.header(Kind::Downlink, number).from_rank(context.world_size);
+        let open = header.open(answer);
         let (form_at, mean_at) = (answer.len(), answer.len() + 1);
         answer.push(Form::Compressed as u8);
         let warm = context.step > self.warmup_steps;
@@ -246,7 +204,7 @@ impl Aggregator {
     }
 
     /// Ends the step, if it is the one under way and all of it has been answered.
-    pub(in crate::topology) fn end(&mut self, step: u64) -> Result<()> {
+    pub(super) fn end(&mut self, step: u64) -> Result<()> {
         let mut answers = self.answers.iter().zip(&self.owned);
         let complete = answers.all(|(answer, owned)| answer.given || !owned);
         if complete && step == self.step { self.finish() } else { Ok(()) }
@@ -286,7 +244,7 @@ impl Aggregator {
     }
 
     /// The residual and the compressors' entries; nothing with an exact downlink.
-    pub(in crate::topology) fn save(&self) -> State {
+    pub(super) fn save(&self) -> State {
         let mut state = State::default();
         if self.downlink == Downlink::Compressed {
             Bucket::save_all(&self.buckets, &self.owned, &mut state);
@@ -298,10 +256,10 @@ impl Aggregator {
     }
 
     /// Takes up what [`save`](Self::save) returned.
-    pub(in crate::topology) fn restore(&mut self, state: &State) -> Result<()> {
+    pub(super) fn restore(&mut self, state: &State) -> Result<()> {
         if self.downlink != Downlink::Compressed {
             let problem = "would be lost: this server sends exact means".to_string();
-            let entry = super::SCOPE.to_string();
+            let entry = "server".to_string();
             return if state.is_empty() { Ok(()) } else { Err(Error::State { entry, problem }) };
         }
         Feedback::restore(self.feedback.as_mut(), &self.layout, state)?;
@@ -335,6 +293,6 @@ fn put_exact(mean: &[f32], positions: &mut Vec<u32>, out: &mut Vec<u8>) -> Form 
 
 fn decode(compressor: &dyn Compressor, message: &[u8], weight: f32, sum: &mut [f32]) {
     compressor
-        .decode_add(message, 0..sum.len(), weight, sum)
+        .decode_add(message, 0, weight, sum)
         .expect("invariant: a compressor reads its own message");
 }
