@@ -1,7 +1,7 @@
 //! Training: the loop that every rank runs, and what makes a run of it.
 //!
-//! `Worker::train` below is training from top to bottom. Ranks meet nowhere but in the exchange
-//! (`gradient`). What happens they [report]; [`launch`] collects the ranks' reports into
+//! `Worker::train` below is training from top to bottom. Ranks exchange data nowhere but in `gradient`; what rank 0 decides
+//! for all, to save or to stop, they share in [`requests`]. They [report] what happens; [`launch`] collects the ranks' reports into
 //! the run's events and hands them to the [observers](observer): the record with TensorBoard's file,
 //! the console, the checkpoints, and whatever a program adds. Faults that are injected
 //! ([`faults`]) are wrapped round what the loop uses.
@@ -90,6 +90,7 @@ impl Worker {
         let inspected = self.is_inspected(step);
         let local = self.session.steps.is_local(step);
         self.gradient.begin(step, local, batch.len(), loaded.global_samples, inspected);
+        // An embedding table is updated lazily: the rows that this batch reads have to be what they would be by now.
         if let Features::Tokens { ids, .. } = &batch.features {
             let catch_up = || self.optimizer.catch_up(&self.replica.params, Some(ids));
             timer.time(|p| &mut p.forward, catch_up)?;

@@ -157,7 +157,8 @@ impl Running {
         let signals = Signals::listen(&requests.stop_flag(), false, Some(then))?;
         let run = |job: &Job<'_>| {
             let all = job.grid.wanted().count();
-            if !silent && !(asked.announced && job.folder == folder) {
+            let is_shown = asked.announced && job.folder == folder;
+            if !silent && !is_shown {
                 eprintln!("{name}, {}: {all} runs in {}", scale.name(), job.folder.display());
             }
             job.run(|news| {

@@ -121,7 +121,7 @@ impl Bucket {
     /// have is dropped.
     pub(crate) fn keep_unsent(buckets: &[Bucket], feedback: &mut Feedback) {
         for bucket in buckets.iter().filter(|bucket| !bucket.feeds_back) {
-            bucket.elements_mut(feedback.pending()).fill(0.0);
+            bucket.elements_mut(feedback.due_mut()).fill(0.0);
         }
         feedback.commit();
     }

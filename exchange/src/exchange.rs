@@ -42,21 +42,21 @@ const MAX_BUCKET: usize = 1 << 29;
 /// # Buckets
 /// The flat gradient lies in the order of the buckets: [`layout`](Self::layout) says where each
 /// parameter lies, [`buckets`](Self::buckets) which stretch each bucket is. Parameters come in order
-/// of name, those that go by a rule of the policy behind the others, rule by rule, and last those below its
-/// `dense_below`.
+/// of name, those for which a rule of the policy sets another scheme behind the others, rule by rule, and last
+/// those below its `dense_below`.
 ///
 /// # Failures
 /// When a call fails, the step is over: residual and compressors are what they were before the
 /// step, whichever group failed. In the gradient, groups that had been exchanged hold the mean, and
 /// groups that had not are as given. The group that failed is also as given if the error is
 /// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are two
-/// exceptions: local clipping without feedback scales the gradient in place; and buckets that are
-/// sent in one message, beside those of a scheme of several rounds, may hold the mean. A [`Support`](crate::Support)
+/// exceptions: local clipping without feedback scales the gradient in place; and where a group holds
+/// buckets of one message and buckets of several rounds and fails in a later round, those of one
+/// message may hold the mean. A [`Support`](crate::Support)
 /// covers what the gradient then holds: outside of it, the gradient is zero.
 ///
-/// After [`Error::NonFinite`] or [`Error::Aborted`] the group of ranks can go on, with a new step or
-/// with the same one again. After any other error the group of ranks is broken: drop the exchange,
-/// which tells the peers.
+/// After [`Error::NonFinite`] or [`Error::Aborted`] all ranks can go on, with a new step or with the
+/// same one again. After any other error none can: drop the exchange, which tells the peers.
 pub struct Exchange {
     member: Member,
     policy: Policy,
@@ -415,9 +415,9 @@ impl Exchange {
             traffic.add(std::mem::take(&mut leg));
             leg.group = group;
         }
-        if !outgoing.rounds.is_empty() {
+        if !outgoing.reduced.is_empty() {
             leg.dense_bytes = in_rounds;
-            self.run_rounds(context, &outgoing.rounds, gradient, leg, traffic)?;
+            self.run_rounds(context, &outgoing.reduced, gradient, leg, traffic)?;
         }
         Ok((outgoing.items, received))
     }

@@ -71,32 +71,32 @@ pub enum Next {
 #[derive(Debug)]
 pub struct BucketGradient<'a> {
     values: &'a mut [f32],
-    residual: Option<&'a mut [f32]>,
+    due: Option<&'a mut [f32]>,
 }
 
 impl<'a> BucketGradient<'a> {
-    /// A bucket whose gradient is `values`; with error feedback `residual` holds the gradient plus
-    /// the residual so far.
+    /// A bucket whose gradient is `values`; with error feedback `due` holds the gradient plus the residual
+    /// so far.
     ///
     /// # Panics
     /// When the two differ in length.
-    pub fn new(values: &'a mut [f32], residual: Option<&'a mut [f32]>) -> Self {
-        if let Some(residual) = &residual {
-            assert_eq!(values.len(), residual.len(), "invariant: one residual for each element");
+    pub fn new(values: &'a mut [f32], due: Option<&'a mut [f32]>) -> Self {
+        if let Some(due) = &due {
+            assert_eq!(values.len(), due.len(), "invariant: something due of each element");
         }
-        Self { values, residual }
+        Self { values, due }
     }
 
     /// What this rank has to send: its gradient, plus the residual with error feedback. Valid as
     /// long as neither of [`parts_mut`](Self::parts_mut) has been written to.
     pub fn due(&self) -> &[f32] {
-        self.residual.as_deref().unwrap_or(self.values)
+        self.due.as_deref().unwrap_or(self.values)
     }
 
     /// Where the mean goes, in the last round; and with error feedback what was due, of which the
     /// reducer takes off what has been sent: what is left is the residual.
     pub fn parts_mut(&mut self) -> (&mut [f32], Option<&mut [f32]>) {
-        (self.values, self.residual.as_deref_mut())
+        (self.values, self.due.as_deref_mut())
     }
 }
 

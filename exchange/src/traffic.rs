@@ -83,7 +83,7 @@ pub struct Traffic {
     pub dense_bytes: u64,
     /// Elements of the gradient.
     pub parameters: u64,
-    /// Buckets whose compressed form was larger than f32 and that were sent as f32 instead.
+    /// Buckets that were sent as f32 because their compressed form was larger, or because the scheme had none for them.
     pub dense_fallbacks: u64,
     /// Time to check, compress and frame the gradient.
     pub encode: Duration,

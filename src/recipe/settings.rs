@@ -161,7 +161,7 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 1))]
         pub max_steps: Option<u64> = None,
-        /// Samples per rank in one forward pass (local batch).
+        /// Samples per rank in one forward pass.
         #[schemars(range(min = 1))]
         pub batch: usize = 64,
         /// Forward passes per update; the gradient is compressed once per update.

@@ -39,7 +39,7 @@ pub trait Compressor: Send {
     ///
     /// # Errors
     /// [`Error::Wire`](crate::Error::Wire) when a message holds what decoding alone does not look at, and it is wrong.
-    fn learn_from_messages(&mut self, _round: &StepMessages<'_>) -> Result<()> {
+    fn learn_from_messages(&mut self, _step: &StepMessages<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -50,7 +50,7 @@ pub trait Compressor: Send {
     ///
     /// # Errors
     /// As [`learn_from_messages`](Self::learn_from_messages).
-    fn summarise(&mut self, _round: &StepMessages<'_>, _out: &mut Vec<u8>) -> Result<()> {
+    fn summarise(&mut self, _step: &StepMessages<'_>, _out: &mut Vec<u8>) -> Result<()> {
         Ok(())
     }
 
@@ -76,9 +76,9 @@ pub trait Compressor: Send {
     ///
     /// # Errors
     /// As [`learn_from_messages`](Self::learn_from_messages).
-    fn learn_and_commit(&mut self, round: &StepMessages<'_>) -> Result<()> {
-        self.learn_from_messages(round)?;
-        let StepMessages { step, messages, mean } = *round;
+    fn learn_and_commit(&mut self, step: &StepMessages<'_>) -> Result<()> {
+        self.learn_from_messages(step)?;
+        let StepMessages { step, messages, mean } = *step;
         self.commit(&StepEnd { step, ranks: messages.len(), mean });
         Ok(())
     }
@@ -98,7 +98,8 @@ pub trait Compressor: Send {
         None
     }
 
-    /// The positions, ascending, that the last message speaks of; `None` when it speaks of all.
+    /// The positions, ascending, of the elements that the last message sends. `None`: it sends something of every element,
+    /// and the momentum of none ends.
     fn sent(&self) -> Option<&[u32]> {
         None
     }
@@ -161,7 +162,7 @@ pub enum Encoded {
 pub struct StepMessages<'a> {
     /// The step.
     pub step: u64,
-    /// Every rank's message, in order of rank; `None` where the bucket was sent as plain f32.
+    /// Every rank's message, in order of rank; `None` where it was sent as plain f32, or did not reach this rank whole.
     pub messages: &'a [Option<&'a [u8]>],
     /// The mean gradient of the bucket.
     pub mean: &'a [f32],

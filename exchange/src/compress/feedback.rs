@@ -14,12 +14,12 @@
 //!   2305.15155, algorithm 1): v ← (1 − η)v + ηg; c = C(v − h); h ← h + c; what ranks take is the mean of
 //!   h. η = 1 is EF21 (Richtárik, Sokolov & Fatkhullin 2021). The residual is v − h: sent + residual′ =
 //!   residual + (v′ − v). h itself is kept as its mean over ranks, which is the same on all of them. Where we
-//!   differ: v and h begin at 0 and not at a first gradient that all send; with `warmup_steps` h is v until
-//!   then, as there.
+//!   differ: v and h begin at 0 and not at a first gradient that all send. During `warmup_steps` everything is
+//!   sent, so that h is v, as at the paper's start.
 //! * A momentum that all ranks share (Tang et al. 2021, "1-bit Adam: Communication Efficient Large-Scale
 //!   Training with Adam's Convergence Speed", arXiv 2102.02888, algorithm 1): sent + residual′ = βm + (1 − β)g +
-//!   residual, and m is what ranks take in the end, on a way back that is compressed too. With a β of 0 it is
-//!   the usual form.
+//!   residual, and all ranks take the mean m in the end; where the way back is compressed too, m is compressed again.
+//!   With a β of 0 it is the usual form.
 //!
 //! Where we differ: the memory holds gradients, not gradients
 //! times the learning rate, because the learning rate belongs to the optimizer, which comes after
@@ -50,9 +50,9 @@ pub enum FeedbackRule {
         #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
          f64,
     ),
-    /// EF21 with momentum (Fatkhullin et al. 2023): every rank keeps a running mean of its gradients, of
-    /// which a new one is this share, above 0 and at most 1, and sends by how much the mean has changed
-    /// since what it has sent. For schemes that are contractions; 1 is EF21.
+    /// EF21 with momentum (Fatkhullin et al. 2023): every rank keeps v ← (1 − η)v + ηg, and sends the compressed
+    /// difference between v and what it has sent so far. This is η, above 0 and at most 1. For schemes that are
+    /// contractions; 1 is EF21.
     Efsgdm(
         #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
          f64,
@@ -71,19 +71,19 @@ pub enum FeedbackRule {
 pub struct Feedback {
     residual: Vec<f32>,
     /// gradient + residual at first; then, bucket by bucket, what remains after sending.
-    next: Vec<f32>,
-    momentum: Option<Momentum>,
+    due: Vec<f32>,
+    momentum: Option<MomentumCorrection>,
     /// What is left of the residual from step to step; 1 for all.
     decay: f32,
     estimate: Option<Estimate>,
-    shared: Option<Shared>,
+    shared: Option<SharedMomentum>,
 }
 
 /// Momentum correction (Lin et al. 2018, "Deep Gradient Compression", sections 3.1 and 3.2): the
 /// residual gathers velocities m·v + g instead of gradients, so that an element that is sent late
 /// has moved by as much as if it had been sent at once.
 #[derive(Debug, Clone)]
-struct Momentum {
+struct MomentumCorrection {
     /// What is left of the velocity from step to step.
     factor: f32,
     /// What a gradient adds to it: 1, or 1 − factor where velocities are means of gradients.
@@ -102,7 +102,7 @@ struct Estimate {
 
 /// The momentum that ranks share: what they took in the last step.
 #[derive(Debug, Clone)]
-struct Shared {
+struct SharedMomentum {
     /// What is left of it from step to step.
     factor: f32,
     mean: Vec<f32>,
@@ -116,14 +116,14 @@ const BLOCK: usize = 4096;
 impl Feedback {
     /// A residual of zeros; with a momentum factor above 0 a velocity of zeros too.
     pub fn new(length: usize, momentum: f64) -> Self {
-        let momentum = (momentum > 0.0).then(|| Momentum {
+        let momentum = (momentum > 0.0).then(|| MomentumCorrection {
             factor: momentum as f32,
             share: 1.0,
             velocity: vec![0.0; length],
             next: vec![0.0; length],
         });
-        let (residual, next) = (vec![0.0; length], vec![0.0; length]);
-        Self { residual, next, momentum, decay: 1.0, estimate: None, shared: None }
+        let (residual, due) = (vec![0.0; length], vec![0.0; length]);
+        Self { residual, due, momentum, decay: 1.0, estimate: None, shared: None }
     }
 
     /// Everything at zero, in the form that `rule` asks for.
@@ -134,12 +134,13 @@ impl Feedback {
             Some(FeedbackRule::Efsgdm(share)) => {
                 let zeros = || vec![0.0; length];
                 let (velocity, next, share) = (zeros(), zeros(), share as f32);
-                feedback.momentum = Some(Momentum { factor: 1.0 - share, share, velocity, next });
+                feedback.momentum =
+                    Some(MomentumCorrection { factor: 1.0 - share, share, velocity, next });
                 feedback.estimate = Some(Estimate { mean: zeros(), sent: zeros() });
             }
             Some(FeedbackRule::Momentum(factor)) => {
                 let (mean, next, factor) = (vec![0.0; length], vec![0.0; length], factor as f32);
-                feedback.shared = Some(Shared { factor, mean, next });
+                feedback.shared = Some(SharedMomentum { factor, mean, next });
             }
             None => {}
         }
@@ -176,8 +177,8 @@ impl Feedback {
     #[must_use]
     pub fn begin(&mut self, range: Range<usize>, gradient: &[f32], scale: f32) -> bool {
         assert_eq!(gradient.len(), range.len(), "a gradient of other elements");
-        if let Some(Shared { factor, mean, .. }) = &self.shared {
-            let (due, share) = (&mut self.next[range.clone()], (1.0 - factor) * scale);
+        if let Some(SharedMomentum { factor, mean, .. }) = &self.shared {
+            let (due, share) = (&mut self.due[range.clone()], (1.0 - factor) * scale);
             let before = mean[range.clone()].iter().zip(&self.residual[range]);
             for ((due, new), (mean, residual)) in due.iter_mut().zip(gradient).zip(before) {
                 *due = share * new + factor * mean + residual;
@@ -187,14 +188,14 @@ impl Feedback {
         let (decay, averages) = (self.decay, self.estimate.is_some());
         let (new, scale) = match &mut self.momentum {
             None => (gradient, scale),
-            Some(Momentum { factor, share, velocity, next }) => {
+            Some(MomentumCorrection { factor, share, velocity, next }) => {
                 let (next, velocity) = (&mut next[range.clone()], &velocity[range.clone()]);
                 let scale = *share * scale;
                 for ((next, velocity), gradient) in next.iter_mut().zip(velocity).zip(gradient) {
                     *next = *factor * *velocity + scale * gradient;
                 }
                 if averages {
-                    let due = &mut self.next[range.clone()];
+                    let due = &mut self.due[range.clone()];
                     let change = next.iter().zip(velocity).map(|(next, before)| next - before);
                     let both = due.iter_mut().zip(change).zip(&self.residual[range]);
                     both.for_each(|((due, change), residual)| *due = change + residual);
@@ -204,7 +205,7 @@ impl Feedback {
             }
         };
         let old = new.chunks(BLOCK).zip(self.residual[range.clone()].chunks(BLOCK));
-        self.next[range].chunks_mut(BLOCK).zip(old).fold(true, |finite, (next, (new, residual))| {
+        self.due[range].chunks_mut(BLOCK).zip(old).fold(true, |finite, (next, (new, residual))| {
             for ((next, new), residual) in next.iter_mut().zip(new).zip(residual) {
                 *next = scale * new + decay * residual;
             }
@@ -241,7 +242,7 @@ impl Feedback {
 
     /// Leaves the elements `range` out of a step: their residual stays what it is.
     pub(crate) fn skip(&mut self, range: Range<usize>) {
-        self.next[range.clone()].copy_from_slice(&self.residual[range.clone()]);
+        self.due[range.clone()].copy_from_slice(&self.residual[range.clone()]);
         if let Some(momentum) = &mut self.momentum {
             momentum.next[range.clone()].copy_from_slice(&momentum.velocity[range.clone()]);
         }
@@ -330,15 +331,15 @@ impl Feedback {
     }
 
     /// The corrected gradient, as far as the step has got: what is to be sent.
-    pub fn with_residual(&self) -> &[f32] {
-        &self.next
+    pub fn due(&self) -> &[f32] {
+        &self.due
     }
 
     /// The corrected gradient, to be changed: the caller subtracts what was sent (by
     /// [`decode_add`](super::Compressor::decode_add) with weight −1), and what is left is the new
     /// residual.
-    pub fn pending(&mut self) -> &mut [f32] {
-        &mut self.next
+    pub fn due_mut(&mut self) -> &mut [f32] {
+        &mut self.due
     }
 
     /// Ends the momentum of an element that has been sent.
@@ -350,14 +351,14 @@ impl Feedback {
 
     /// Ends a step: what remains is the residual now.
     pub fn commit(&mut self) {
-        std::mem::swap(&mut self.residual, &mut self.next);
-        if let Some(Momentum { velocity, next, .. }) = &mut self.momentum {
+        std::mem::swap(&mut self.residual, &mut self.due);
+        if let Some(MomentumCorrection { velocity, next, .. }) = &mut self.momentum {
             std::mem::swap(velocity, next);
         }
         if let Some(Estimate { mean, sent }) = &mut self.estimate {
             mean.iter_mut().zip(sent).for_each(|(mean, sent)| *mean += *sent);
         }
-        if let Some(Shared { mean, next, .. }) = &mut self.shared {
+        if let Some(SharedMomentum { mean, next, .. }) = &mut self.shared {
             std::mem::swap(mean, next);
         }
     }
@@ -372,13 +373,13 @@ mod tests {
     fn velocities_gather_until_they_are_sent() {
         let mut feedback = Feedback::new(2, 0.5);
         assert!(feedback.begin(0..2, &[4.0, 8.0], 1.0));
-        assert_eq!(feedback.with_residual(), [4.0, 8.0]);
-        feedback.pending()[1] = 0.0;
+        assert_eq!(feedback.due(), [4.0, 8.0]);
+        feedback.due_mut()[1] = 0.0;
         feedback.mask(1);
         feedback.commit();
         assert!(feedback.begin(0..2, &[4.0, 8.0], 0.5));
         // Never sent: 4 + (½·4 + ½·4); sent and masked: ½·8.
-        assert_eq!(feedback.with_residual(), [8.0, 4.0]);
+        assert_eq!(feedback.due(), [8.0, 4.0]);
         assert_eq!(feedback.velocity(), Some(&[4.0, 0.0][..]));
         feedback.commit();
         assert_eq!(feedback.velocity(), Some(&[4.0, 4.0][..]));

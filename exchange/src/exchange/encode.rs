@@ -24,7 +24,7 @@ pub(super) struct Outgoing {
     pub(super) plain: Vec<Item>,
     pub(super) values: Vec<u8>,
     /// Buckets with a reducer, whose rounds follow.
-    pub(super) rounds: Vec<usize>,
+    pub(super) reduced: Vec<usize>,
     /// The part of the encoding time that measuring took.
     pub(super) measuring: Duration,
 }
@@ -34,18 +34,18 @@ impl Outgoing {
     pub(super) fn dense_bytes(&self, buckets: &[Bucket]) -> [u64; 3] {
         let bytes = |number: usize| (HEADER_BYTES + 4 * buckets[number].length()) as u64;
         let all = |items: &[Item]| items.iter().map(|item| bytes(item.bucket)).sum();
-        [all(&self.items), all(&self.plain), self.rounds.iter().map(|number| bytes(*number)).sum()]
+        [all(&self.items), all(&self.plain), self.reduced.iter().map(|number| bytes(*number)).sum()]
     }
 }
 
 impl Exchange {
     /// Whether compression has begun at `step`: the first steps may be plain f32.
-    pub(super) fn is_warm(&self, step: u64) -> bool {
+    pub(super) fn compresses_at(&self, step: u64) -> bool {
         step > self.policy.warmup_steps.unwrap_or(0)
     }
 
-    /// Overwrites what is due of a group of buckets by its mean over the ranks that speak as one; this
-    /// rank's own error, which it has to tell the others.
+    /// Overwrites what is due of a group of buckets by its mean over the ranks that speak as one. Returns this rank's own
+    /// error, if any, which it has to tell the others.
     pub(super) fn average_within(
         &mut self,
         context: StepContext,
@@ -59,7 +59,7 @@ impl Exchange {
         }
         let ranges = || self.groups[group].iter().map(|number| buckets[*number].range.clone());
         let due = match feedback {
-            Some(feedback) => feedback.pending(),
+            Some(feedback) => feedback.due_mut(),
             None => &mut *gradient,
         };
         let mut values = Vec::with_capacity(ranges().map(|range| range.len()).sum());
@@ -85,14 +85,14 @@ impl Exchange {
 
     /// What is sent of a group, and in which form, before anything is written.
     pub(super) fn prepare(&mut self, step: u64, group: usize) -> Outgoing {
-        let warm = self.is_warm(step);
+        let compresses = self.compresses_at(step);
         let apart = self.route.sums_apart(&mut self.member.collective);
         let mut outgoing = Outgoing::default();
         for number in &self.groups[group] {
             let bucket = &self.member.buckets[*number];
-            let item = Item::gradient(*number, bucket, !warm);
+            let item = Item::gradient(*number, bucket, !compresses);
             match bucket.engine {
-                Engine::Rounds(..) if warm => outgoing.rounds.push(*number),
+                Engine::Rounds(..) if compresses => outgoing.reduced.push(*number),
                 _ if item.plain && apart => outgoing.plain.push(item),
                 _ => outgoing.items.push(item),
             }
@@ -118,15 +118,17 @@ impl Exchange {
         outgoing: &mut Outgoing,
     ) -> Result<()> {
         let apart = self.route.sums_apart(&mut self.member.collective);
-        if outgoing.rounds.is_empty() && outgoing.items.iter().all(|item| item.plain) {
+        if outgoing.reduced.is_empty() && outgoing.items.iter().all(|item| item.plain) {
             let values = if apart { &mut outgoing.values } else { &mut outgoing.message };
             values.reserve(leg.dense_bytes as usize);
         }
-        let written = self
-            .write_messages(context, gradient, leg, outgoing)
-            .and_then(|()| self.write_plain(context, gradient, outgoing));
-        if written.is_none() {
-            return Err(self.non_finite(context, group, gradient));
+        let Outgoing { items, message, plain, values, .. } = outgoing;
+        let measuring = self
+            .write_items(context, gradient, leg, items, message)
+            .filter(|_| self.write_items(context, gradient, leg, plain, values).is_some());
+        match measuring {
+            Some(took) => outgoing.measuring = took,
+            None => return Err(self.non_finite(context, group, gradient)),
         }
         Ok(())
     }
@@ -150,88 +152,66 @@ impl Exchange {
                 checks || floats::all_finite(bucket.elements(gradient))
             });
         };
+        // All of them are prepared, whatever is found, for `non_finite` reads them all.
         group.iter().fold(true, |finite, number| {
             let bucket = &self.member.buckets[*number];
             feedback.begin(bucket.range.clone(), bucket.elements(gradient), scale) & finite
         })
     }
 
-    /// Writes the frames of the items that travel in one message; `None` when a value is not finite.
-    fn write_messages(
+    /// Writes the frames of some items to `out`; the time that measuring took, or `None` when a value is not finite.
+    fn write_items(
         &mut self,
         context: StepContext,
         gradient: &[f32],
         leg: &mut Leg,
-        outgoing: &mut Outgoing,
-    ) -> Option<()> {
-        let (step, mine) = (context.step, &mut outgoing.message);
-        let measures = self.policy.measures(step);
+        items: &[Item],
+        out: &mut Vec<u8>,
+    ) -> Option<Duration> {
+        let mut measuring = Duration::ZERO;
+        let measures = self.policy.measures(context.step);
         let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
         let member = &mut self.member;
-        for item in &outgoing.items {
+        for item in items {
             let bucket = &mut member.buckets[item.bucket];
-            let corrected = member.feedback.as_ref().map(Feedback::with_residual);
+            let due = member.feedback.as_ref().map(Feedback::due);
             // What an earlier gradient has left over may lie anywhere.
-            let words = member.zeros.words(&bucket.range).filter(|_| corrected.is_none());
-            let source = bucket.elements(corrected.unwrap_or(gradient));
-            let open = context.header(Kind::Dense, item.bucket).open(mine);
+            let words = member.zeros.words(&bucket.range).filter(|_| due.is_none());
+            let source = bucket.elements(due.unwrap_or(gradient));
+            let open = context.header_of(Kind::Dense, *item).open(out);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
             if let Some(compressor) = bucket.codec_mut().filter(|_| !item.plain) {
                 let blocks = words.zip(compressor.sparse_blocks());
                 let encoded = match blocks {
-                    Some((words, blocks)) => blocks.encode_within(source, words, step, mine),
-                    None => compressor.encode(source, step, mine),
+                    Some((words, blocks)) => blocks.encode_within(source, words, context.step, out),
+                    None => compressor.encode(source, context.step, out),
                 };
-                if encoded == Encoded::Dense || mine.len() - payload_at > size_of_val(source) {
-                    mine.truncate(payload_at);
+                if encoded == Encoded::Dense || out.len() - payload_at > size_of_val(source) {
+                    out.truncate(payload_at);
                     leg.dense_fallbacks += 1;
                 } else {
                     kind = Kind::Compressed;
                 }
                 if measures {
-                    let message = &mine[payload_at..];
-                    outgoing.measuring +=
+                    let message = (kind == Kind::Compressed).then(|| &out[payload_at..]);
+                    measuring +=
                         measure(&mut self.distortion, item.bucket, compressor, source, message);
                 }
             }
             if kind == Kind::Dense {
-                checksum = Some(floats::put_checked(source, words, mine)?);
+                checksum = Some(floats::put_checked(source, words, out)?);
             }
             if let Some(feedback) = &mut member.feedback {
-                let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
+                let message = (kind == Kind::Compressed).then(|| &out[payload_at..]);
                 subtract_sent(feedback, bucket, message, masks);
             }
             match checksum {
-                Some(checksum) => open.close_with(kind, &checksum, mine),
-                None => open.close(kind, mine),
+                Some(checksum) => open.close_with(kind, &checksum, out),
+                None => open.close(kind, out),
             }
         }
-        Some(())
-    }
-
-    /// Writes the values of the plain buckets that are averaged by themselves; `None` when one is not
-    /// finite.
-    fn write_plain(
-        &mut self,
-        context: StepContext,
-        gradient: &[f32],
-        outgoing: &mut Outgoing,
-    ) -> Option<()> {
-        let member = &mut self.member;
-        for item in &outgoing.plain {
-            let bucket = &member.buckets[item.bucket];
-            let corrected = member.feedback.as_ref().map(Feedback::with_residual);
-            let words = member.zeros.words(&bucket.range).filter(|_| corrected.is_none());
-            let source = bucket.elements(corrected.unwrap_or(gradient));
-            let open = context.header_of(Kind::Dense, *item).open(&mut outgoing.values);
-            let checksum = floats::put_checked(source, words, &mut outgoing.values)?;
-            open.close_with(Kind::Dense, &checksum, &mut outgoing.values);
-            if let Some(feedback) = &mut member.feedback {
-                subtract_sent(feedback, bucket, None, false);
-            }
-        }
-        Some(())
+        Some(measuring)
     }
 
     /// What local clipping multiplies this rank's gradient by.
@@ -244,8 +224,8 @@ impl Exchange {
 
     /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
     pub(super) fn non_finite(&self, context: StepContext, group: usize, gradient: &[f32]) -> Error {
-        let corrected = self.member.feedback.as_ref().map(Feedback::with_residual);
-        let either = [(false, gradient), (true, corrected.unwrap_or(&[]))];
+        let due = self.member.feedback.as_ref().map(Feedback::due);
+        let either = [(false, gradient), (true, due.unwrap_or(&[]))];
         let first = |values: &[f32]| {
             let ranges =
                 self.groups[group].iter().map(|number| self.member.buckets[*number].range.clone());
@@ -265,19 +245,16 @@ impl Exchange {
     }
 }
 
-/// Measures how far a message is from the gradient; the time that this took.
+/// Measures how far a message, none where the gradient was sent as it is, is from the gradient; the time that this took.
 fn measure(
     distortion: &mut Distortion,
     bucket: usize,
     compressor: &dyn Compressor,
     gradient: &[f32],
-    message: &[u8],
+    message: Option<&[u8]>,
 ) -> Duration {
     distortion.add(bucket, gradient, |unsent| {
-        if message.is_empty() && !gradient.is_empty() {
-            // Sent as it is.
-            return unsent.fill(0.0);
-        }
+        let Some(message) = message else { return unsent.fill(0.0) };
         compressor
             .decode_add(message, 0, -1.0, unsent)
             .expect("invariant: a compressor reads its own message");
@@ -287,13 +264,13 @@ fn measure(
 /// Takes off a bucket's unsent part what its message says, or everything if it was sent as it is or does not feed
 /// back; with `masks`, the momentum of what a message speaks of ends.
 fn subtract_sent(feedback: &mut Feedback, bucket: &Bucket, message: Option<&[u8]>, masks: bool) {
-    let pending = bucket.elements_mut(feedback.pending());
+    let unsent = bucket.elements_mut(feedback.due_mut());
     let message = message.filter(|_| bucket.feeds_back);
     match (message, bucket.codec()) {
         (Some(message), Some(compressor)) => compressor
-            .decode_add(message, 0, -1.0, pending)
+            .decode_add(message, 0, -1.0, unsent)
             .expect("invariant: a compressor reads its own message"),
-        _ => pending.fill(0.0),
+        _ => unsent.fill(0.0),
     }
     let sent = bucket.codec().filter(|_| message.is_some()).and_then(Compressor::sent);
     if let Some(sent) = sent.filter(|_| masks) {

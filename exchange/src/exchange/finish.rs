@@ -100,7 +100,7 @@ impl Exchange {
     }
 
     /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
-    /// Gauges are of messages: steps of a warm-up have none.
+    /// Gauges are of messages: steps of a compresses-up have none.
     fn commit(
         &mut self,
         context: StepContext,
@@ -113,7 +113,7 @@ impl Exchange {
             idle.for_each(|(bucket, _)| feedback.skip(bucket.range.clone()));
             Bucket::keep_unsent(&self.member.buckets, feedback);
         }
-        let warm = self.is_warm(context.step);
+        let compresses = self.compresses_at(context.step);
         let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
         let buckets = self.member.buckets.iter_mut().zip(takes_part);
         for (bucket, _) in buckets.filter(|(_, takes_part)| **takes_part) {
@@ -121,10 +121,10 @@ impl Exchange {
             if let Some(compressor) = bucket.codec_mut() {
                 compressor.commit(&StepEnd { step: context.step, ranks: context.world_size, mean });
             }
-            if let (Engine::Rounds(reducer, _), true) = (&mut bucket.engine, warm) {
+            if let (Engine::Rounds(reducer, _), true) = (&mut bucket.engine, compresses) {
                 reducer.commit();
             }
-            if warm {
+            if compresses {
                 Gauge::merge_into(gauges, bucket.gauges());
             }
         }

@@ -22,13 +22,13 @@ impl Exchange {
     pub(super) fn run_rounds(
         &mut self,
         context: StepContext,
-        rounds: &[usize],
+        reduced: &[usize],
         gradient: &mut [f32],
         mut leg: Leg,
         traffic: &mut Traffic,
     ) -> Result<()> {
         let group = leg.group;
-        for number in rounds {
+        for number in reduced {
             let bucket = &mut self.member.buckets[*number];
             // What a reducer writes may lie anywhere in its bucket.
             self.member.zeros.note(&bucket.range, None);
@@ -36,19 +36,19 @@ impl Exchange {
                 mail.begin();
             }
         }
-        let due = self.note_due(context, rounds, gradient);
+        let due = self.note_due(context, reduced, gradient);
         for round in 0..=u8::MAX {
             let computing = Stopwatch::start();
-            let turned = self.turn(context, rounds, round, gradient);
+            let turned = self.turn(context, reduced, round, gradient);
             let written = turned
-                .and_then(|again| Ok((again, self.write_posts(context, group, rounds, round)?)));
+                .and_then(|again| Ok((again, self.write_posts(context, group, reduced, round)?)));
             let (again, [values, bytes]) = match written {
                 Ok(written) => written,
                 Err(own) => return Err(self.refuse(context, own)),
             };
             leg.add_encode(computing);
             if !again {
-                self.measure_rounds(context, rounds, &due, gradient);
+                self.measure_rounds(reduced, &due, gradient);
                 // What the last round computed follows the last collective.
                 match traffic.legs.last_mut().filter(|_| round > 0) {
                     Some(last) => {
@@ -78,14 +78,14 @@ impl Exchange {
     fn turn(
         &mut self,
         context: StepContext,
-        rounds: &[usize],
+        reduced: &[usize],
         round: u8,
         gradient: &mut [f32],
     ) -> Result<bool> {
         let StepContext { rank, world_size, step, .. } = context;
         let mut again = false;
-        for number in rounds {
-            let residual = self.member.feedback.as_mut().map(Feedback::pending);
+        for number in reduced {
+            let due = self.member.feedback.as_mut().map(Feedback::due_mut);
             let bucket = &mut self.member.buckets[*number];
             let range = bucket.range.clone();
             let Engine::Rounds(reducer, mail) = &mut bucket.engine else { continue };
@@ -93,8 +93,8 @@ impl Exchange {
                 continue;
             }
             mail.clear_posts();
-            let residual = residual.map(|residual| &mut residual[range.clone()]);
-            let mut values = BucketGradient::new(&mut gradient[range], residual);
+            let due = due.map(|due| &mut due[range.clone()]);
+            let mut values = BucketGradient::new(&mut gradient[range], due);
             let mut turn = Round { step, number: round, rank, world_size, mail };
             match reducer.reduce(&mut values, &mut turn)? {
                 Next::Again => again = true,
@@ -124,17 +124,17 @@ impl Exchange {
         &mut self,
         context: StepContext,
         group: usize,
-        rounds: &[usize],
+        reduced: &[usize],
         round: u8,
     ) -> Result<[Option<Posted>; 2]> {
         let (mut values, mut bytes) = (Vec::new(), Vec::new());
         let buffers = &mut self.member.buffers[group];
-        let mails = || rounds.iter().filter_map(|number| self.member.buckets[*number].mail());
+        let mails = || reduced.iter().filter_map(|number| self.member.buckets[*number].mail());
         let (posts_values, posts_bytes) =
             (mails().any(|mail| mail.posts_values), mails().any(|mail| mail.posts_bytes));
         let mut floats_out = if posts_values { buffers.plain.take() } else { Vec::new() };
         let mut bytes_out = if posts_bytes { buffers.bytes.take() } else { Vec::new() };
-        for number in rounds {
+        for number in reduced {
             let Some(mail) = self.member.buckets[*number].mail_mut() else { continue };
             if mail.posts_values {
                 let item = Item::values(*number, mail.values.len(), round);
@@ -228,30 +228,20 @@ impl Exchange {
     fn note_due(
         &mut self,
         context: StepContext,
-        rounds: &[usize],
+        reduced: &[usize],
         gradient: &[f32],
     ) -> Vec<Vec<f32>> {
         if !self.policy.measures(context.step) {
             return Vec::new();
         }
-        let corrected = self.member.feedback.as_ref().map(Feedback::with_residual);
-        let due = corrected.unwrap_or(gradient);
-        rounds.iter().map(|number| self.member.buckets[*number].elements(due).to_vec()).collect()
+        let due = self.member.feedback.as_ref().map_or(gradient, Feedback::due);
+        reduced.iter().map(|number| self.member.buckets[*number].elements(due).to_vec()).collect()
     }
 
-    /// Measures how much of that was left unsent.
-    fn measure_rounds(
-        &mut self,
-        context: StepContext,
-        rounds: &[usize],
-        due: &[Vec<f32>],
-        gradient: &[f32],
-    ) {
-        if !self.policy.measures(context.step) {
-            return;
-        }
-        let left = self.member.feedback.as_ref().map(Feedback::with_residual);
-        for (number, due) in rounds.iter().zip(due) {
+    /// Measures how much of that, where it was noted, was left unsent.
+    fn measure_rounds(&mut self, reduced: &[usize], due: &[Vec<f32>], gradient: &[f32]) {
+        let left = self.member.feedback.as_ref().map(Feedback::due);
+        for (number, due) in reduced.iter().zip(due) {
             let bucket = &self.member.buckets[*number];
             match left {
                 Some(left) => {

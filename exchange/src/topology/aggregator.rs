@@ -179,19 +179,19 @@ impl Aggregator {
                 feedback.skip(range);
                 return Ok(false);
             }
-            due.copy_from_slice(&feedback.with_residual()[range.clone()]);
+            due.copy_from_slice(&feedback.due()[range.clone()]);
         }
         let at = answer.len();
         let encoded = compressor.encode(due, step, answer);
         if encoded == Encoded::Dense || answer.len() - at > size_of_val(due) {
             if let Some(feedback) = &mut self.feedback {
-                feedback.pending()[range].fill(0.0);
+                feedback.due_mut()[range].fill(0.0);
             }
             return Ok(false);
         }
         let message = &answer[at..];
         if let Some(feedback) = &mut self.feedback {
-            decode(compressor, message, -1.0, &mut feedback.pending()[range]);
+            decode(compressor, message, -1.0, &mut feedback.due_mut()[range]);
         }
         due.fill(0.0);
         decode(compressor, message, 1.0, due);
