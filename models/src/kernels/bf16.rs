@@ -4,6 +4,7 @@
 //! No loss needs to be scaled for this, as f16 asks for: bf16 has the exponents of f32, so what f32 does not flush to zero
 //! bf16 keeps, with 8 bits of precision.
 
+use super::element::Element;
 use super::gemm::{Gemm, Left, Right, Words};
 use super::memory::Scratch;
 use super::simd::{Isa, Kernel, Simd};
@@ -70,16 +71,16 @@ pub(super) fn neighbours(
 }
 
 /// Writes rows of `width` values as words of neighbours, rows of these `to_apart` apart.
-pub(super) struct Neighbours<'a> {
+pub(super) struct Neighbours<'a, E> {
     pub rows: usize,
     pub width: usize,
-    pub from: &'a [f32],
+    pub from: &'a [E],
     pub apart: usize,
     pub to: &'a mut [f32],
     pub to_apart: usize,
 }
 
-impl Kernel for Neighbours<'_> {
+impl<E: Element> Kernel for Neighbours<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -91,10 +92,11 @@ impl Kernel for Neighbours<'_> {
             let (whole, last) = to.split_at_mut(pairs.len() / 2);
             let words = whole.chunks_exact_mut(S::LANES);
             for (from, to) in pairs.chunks_exact(2 * S::LANES).zip(words) {
-                s.store(to, s.narrow(s.load(from), s.load(&from[S::LANES..])));
+                let (a, b) = from.split_at(S::LANES);
+                s.store(to, s.narrow(E::load_first(s, a), E::load_first(s, b)));
             }
             let (a, b) = rest.split_at(rest.len().min(S::LANES));
-            s.store_first(last, s.narrow(s.load_first(a), s.load_first(b)));
+            s.store_first(last, s.narrow(E::load_first(s, a), E::load_first(s, b)));
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod counts;
 pub(crate) mod cross_entropy;
 pub(crate) mod custom_op;
 mod direct;
+pub(crate) mod element;
 pub(crate) mod embedding;
 pub(crate) mod encoder;
 pub mod flat;

@@ -8,7 +8,8 @@
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::memory::{Scratch, Target};
+use super::element::Element;
+use super::memory::{Plain, Scratch, Target};
 use super::parallel::each;
 
 /// Elements of a span, about: what one thread computes at a time where all values are wanted.
@@ -19,48 +20,53 @@ const SPAN: usize = 128 << 10;
 /// Whatever a recipe reads is in memory before the values are made: jobs on several threads follow it, and one that
 /// brought something into memory itself, as jobs again, could be handed one of its own kind while it waits for them, and
 /// then wait for itself.
-pub(crate) trait Compute: Send + Sync + 'static {
+pub(crate) trait Compute<E>: Send + Sync + 'static {
     /// Elements of a pixel.
     fn channels(&self) -> usize;
 
     /// Writes the values of `range`, whole pixels, to `to`. If they are those of [`Values::mapped`], what they are the
     /// map of is there.
-    fn compute(&self, range: Range<usize>, to: &mut [f32]);
+    fn compute(&self, range: Range<usize>, to: &mut [E]);
 }
 
 /// Values that several may hold; see the module.
-#[derive(Clone)]
-pub(crate) struct Values(Arc<Shared>);
+pub(crate) struct Values<E: Plain = f32>(Arc<Shared<E>>);
 
-struct Shared {
+impl<E: Plain> Clone for Values<E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+struct Shared<E: Plain> {
     len: usize,
     /// All of them, once they have been written.
-    memory: OnceLock<Scratch>,
+    memory: OnceLock<Scratch<E>>,
     /// How they are computed, unless they were in memory from the beginning.
-    recipe: Option<Box<dyn Compute>>,
+    recipe: Option<Box<dyn Compute<E>>>,
     /// Whether they are a map of what lies where they will.
     mapped: bool,
     /// What they are a map of, until they take its place.
-    raw: Mutex<Option<Scratch>>,
+    raw: Mutex<Option<Scratch<E>>>,
 }
 
-impl From<Scratch> for Values {
-    fn from(memory: Scratch) -> Self {
+impl<E: Plain> From<Scratch<E>> for Values<E> {
+    fn from(memory: Scratch<E>) -> Self {
         let len = memory.len();
         let (memory, raw) = (memory.into(), Mutex::new(None));
         Self(Arc::new(Shared { len, memory, recipe: None, mapped: false, raw }))
     }
 }
 
-impl Values {
+impl<E: Element> Values<E> {
     /// `len` values that are computed when they are read.
-    pub(crate) fn computed(len: usize, recipe: impl Compute) -> Self {
+    pub(crate) fn computed(len: usize, recipe: impl Compute<E>) -> Self {
         let (memory, recipe) = (OnceLock::new(), Some(Box::new(recipe) as _));
         Self(Arc::new(Shared { len, memory, recipe, mapped: false, raw: Mutex::new(None) }))
     }
 
     /// The map of `raw`, whose place it takes when it is read.
-    pub(crate) fn mapped(raw: Scratch, recipe: impl Compute) -> Self {
+    pub(crate) fn mapped(raw: Scratch<E>, recipe: impl Compute<E>) -> Self {
         let (len, memory, recipe) = (raw.len(), OnceLock::new(), Some(Box::new(recipe) as _));
         Self(Arc::new(Shared { len, memory, recipe, mapped: true, raw: Mutex::new(Some(raw)) }))
     }
@@ -77,17 +83,17 @@ impl Values {
     }
 
     /// All of them in memory.
-    pub(crate) fn whole(&self) -> &[f32] {
+    pub(crate) fn whole(&self) -> &[E] {
         self.0.memory.get_or_init(|| self.0.write())
     }
 
     /// All of them in memory of one's own.
-    pub(crate) fn into_memory(self) -> Scratch {
+    pub(crate) fn into_memory(self) -> Scratch<E> {
         self.whole();
         match Arc::try_unwrap(self.0).map(|shared| shared.memory.into_inner()) {
             Ok(memory) => memory.expect("invariant: the whole was written"),
             Err(shared) => {
-                let mut memory = Scratch::new(shared.len);
+                let mut memory = Scratch::of(shared.len);
                 memory.copy_from_slice(Self(shared).whole());
                 memory
             }
@@ -104,26 +110,26 @@ impl Values {
 
     /// Those of `range`, whole pixels: computed for this one use, unless they are in memory or a map, which cannot be
     /// computed elsewhere than in its place.
-    pub(crate) fn window(&self, range: Range<usize>) -> Window<'_> {
+    pub(crate) fn window(&self, range: Range<usize>) -> Window<'_, E> {
         if self.0.memory.get().is_some() || self.0.mapped {
             return Window::Memory(&self.whole()[range]);
         }
-        let mut window = Scratch::new(range.len());
+        let mut window = Scratch::of(range.len());
         self.0.recipe().compute(range, &mut window);
         Window::Computed(window)
     }
 
-    /// Lends them in parts that end at `ends`, the last of them at the end, to one who makes every part; then all are in
-    /// memory.
+    /// Lends them in parts that end at `ends`, the last of them at the end, to one who makes every part; then all of a map
+    /// are in memory, and what else is computed is computed once more for the next one.
     pub(crate) fn in_parts<R>(
         &self,
         ends: impl Iterator<Item = usize>,
-        make: impl FnOnce(Vec<LentPart>) -> R,
+        make: impl FnOnce(Vec<LentPart<E>>) -> R,
     ) -> R {
         let (shared, mut start, mut parts) = (&*self.0, 0, Vec::new());
-        if let Some(whole) = shared.memory.get() {
+        if shared.memory.get().is_some() || !shared.mapped {
             for end in ends {
-                parts.push(LentPart::Made(&whole[start..end]));
+                parts.push(LentPart::Window(self, start..end));
                 start = end;
             }
             return make(parts);
@@ -142,9 +148,9 @@ impl Values {
     }
 }
 
-impl Shared {
+impl<E: Element> Shared<E> {
     /// How the values are computed.
-    fn recipe(&self) -> &dyn Compute {
+    fn recipe(&self) -> &dyn Compute<E> {
         self.recipe.as_deref().expect("invariant: values not in memory are computed")
     }
 
@@ -152,20 +158,20 @@ impl Shared {
     ///
     /// # Panics
     /// When they are a map whose place somebody has taken already, and not yet filled.
-    fn place(&self) -> Scratch {
+    fn place(&self) -> Scratch<E> {
         if !self.mapped {
-            return Scratch::new(self.len);
+            return Scratch::of(self.len);
         }
         let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner).take();
         raw.expect("invariant: what these values are a map of is read once")
     }
 
-    fn write(&self) -> Scratch {
+    fn write(&self) -> Scratch<E> {
         let (recipe, mut memory) = (self.recipe(), self.place());
         let span = (SPAN / recipe.channels()).max(1) * recipe.channels();
         // From the last one to the first: what an operation that went forwards has written last is in the cache still.
         let spans = memory.chunks_mut(span).enumerate().rev().collect();
-        each(spans, |(i, to): (usize, &mut [f32])| {
+        each(spans, |(i, to): (usize, &mut [E])| {
             recipe.compute(i * span..i * span + to.len(), to);
         });
         memory
@@ -173,37 +179,37 @@ impl Shared {
 }
 
 /// A part of some values, lent by [`Values::in_parts`].
-pub(crate) enum LentPart<'a> {
-    /// It is in memory.
-    Made(&'a [f32]),
+pub(crate) enum LentPart<'a, E: Plain> {
+    /// A [window](Values::window) of these.
+    Window(&'a Values<E>, Range<usize>),
     /// Where it goes, how it is computed, and which it is.
-    Unmade(&'a mut [f32], &'a dyn Compute, Range<usize>),
+    Unmade(&'a mut [E], &'a dyn Compute<E>, Range<usize>),
 }
 
-impl<'a> LentPart<'a> {
+impl<'a, E: Element> LentPart<'a, E> {
     /// The values.
-    pub(crate) fn make(self) -> &'a [f32] {
+    pub(crate) fn make(self) -> Window<'a, E> {
         match self {
-            Self::Made(part) => part,
+            Self::Window(values, range) => values.window(range),
             Self::Unmade(part, recipe, range) => {
                 recipe.compute(range, part);
-                part
+                Window::Memory(part)
             }
         }
     }
 }
 
 /// Some values in a row.
-pub(crate) enum Window<'a> {
+pub(crate) enum Window<'a, E: Plain> {
     /// They were in memory.
-    Memory(&'a [f32]),
+    Memory(&'a [E]),
     /// They were computed to be here.
-    Computed(Scratch),
+    Computed(Scratch<E>),
 }
 
-impl Deref for Window<'_> {
-    type Target = [f32];
-    fn deref(&self) -> &[f32] {
+impl<E: Plain> Deref for Window<'_, E> {
+    type Target = [E];
+    fn deref(&self) -> &[E] {
         match self {
             Window::Memory(memory) => memory,
             Window::Computed(memory) => memory,
@@ -212,7 +218,7 @@ impl Deref for Window<'_> {
 }
 
 /// The sum of two, in memory.
-pub(crate) fn add(a: Values, b: &Values) -> Values {
+pub(crate) fn add<E: Element>(a: Values<E>, b: &Values<E>) -> Values<E> {
     let mut sum = a.into_memory();
     Target::Add(&mut sum).take(b.whole());
     sum.into()
@@ -225,7 +231,7 @@ mod tests {
     /// Twice the number of each element.
     struct Double;
 
-    impl Compute for Double {
+    impl Compute<f32> for Double {
         fn channels(&self) -> usize {
             3
         }
@@ -257,7 +263,7 @@ mod tests {
     /// Adds the number of each element.
     struct Count;
 
-    impl Compute for Count {
+    impl Compute<f32> for Count {
         fn channels(&self) -> usize {
             2
         }

@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use super::algorithm::{Map, TAPS, short};
 use crate::kernels::counts;
+use crate::kernels::element::Element;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Isa, Kernel, Simd};
 use crate::kernels::values::Values;
@@ -352,16 +353,16 @@ pub(super) fn chunk_rows(
 }
 
 /// Some rows of tiles, from a first one counted through all images, to points.
-pub(super) fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize>(
+pub(super) fn to_points<M: Map<IN, POINTS>, E: Element, const IN: usize, const POINTS: usize>(
     isa: Isa,
-    images: &Values,
+    images: &Values<E>,
     tiling: &Tiling,
     (first, rows): (usize, usize),
     (layout, points): (&Layout<POINTS>, &mut [f32]),
     along_tiles: bool,
 ) {
     let touched = tiling.touched(first, rows, IN);
-    let kernel = ToPoints::<M, IN, POINTS> {
+    let kernel = ToPoints::<M, E, IN, POINTS> {
         map: PhantomData,
         start: touched.start,
         images: &images.window(touched),
@@ -375,10 +376,10 @@ pub(super) fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize
 }
 
 /// Tiles of images to points: for `rows` rows of tiles from row `first`, counted through all images.
-pub(super) struct ToPoints<'a, M, const IN: usize, const POINTS: usize> {
+pub(super) struct ToPoints<'a, M, E, const IN: usize, const POINTS: usize> {
     pub map: PhantomData<M>,
     /// The pixels that the tiles touch, and perhaps more.
-    pub images: &'a [f32],
+    pub images: &'a [E],
     /// Elements of all images before these.
     pub start: usize,
     pub tiling: Tiling,
@@ -388,14 +389,18 @@ pub(super) struct ToPoints<'a, M, const IN: usize, const POINTS: usize> {
     pub points: &'a mut [f32],
 }
 
-impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> ToPoints<'_, M, IN, POINTS> {
+impl<M: Map<IN, POINTS>, E: Element, const IN: usize, const POINTS: usize>
+    ToPoints<'_, M, E, IN, POINTS>
+{
     /// Runs it; in bf16, points of two neighbouring channels become a word, or those of two neighbouring tiles, as the
     /// products that take the points have their inner dimension along the ones or the others.
     pub(super) fn run_on(self, isa: Isa, along_tiles: bool) {
-        match isa.bf16() {
-            None => isa.run(Pairs::<_, 1, 1>(self)),
-            Some(bf16) if along_tiles => bf16.run(Pairs::<_, 2, 1>(self)),
-            Some(bf16) => bf16.run(Pairs::<_, 1, 2>(self)),
+        if !E::ROUNDED {
+            E::run(isa, Pairs::<_, 1, 1>(self));
+        } else if along_tiles {
+            E::run(isa, Pairs::<_, 2, 1>(self));
+        } else {
+            E::run(isa, Pairs::<_, 1, 2>(self));
         }
     }
 }
@@ -405,11 +410,12 @@ struct Pairs<P, const TILES: usize, const VECTORS: usize>(P);
 
 impl<
     M: Map<IN, POINTS>,
+    E: Element,
     const IN: usize,
     const POINTS: usize,
     const TILES: usize,
     const VECTORS: usize,
-> Kernel for Pairs<ToPoints<'_, M, IN, POINTS>, TILES, VECTORS>
+> Kernel for Pairs<ToPoints<'_, M, E, IN, POINTS>, TILES, VECTORS>
 {
     type Output = ();
 
@@ -468,7 +474,7 @@ impl<
                     // tiles, and has such a row for each product that a tile of this kind and number takes, or of those
                     // that are held.
                     unsafe {
-                        let map = To::<S, M, IN, POINTS> {
+                        let map = To::<S, M, E, IN, POINTS> {
                             s,
                             map: PhantomData,
                             tile,
@@ -522,12 +528,12 @@ unsafe fn words<S: Simd, const TILES: usize, const POINTS: usize, const KIND: u8
 }
 
 /// One vector of channels of one tile, on its way to the points.
-struct To<'a, S, M, const IN: usize, const POINTS: usize> {
+struct To<'a, S, M, E, const IN: usize, const POINTS: usize> {
     s: S,
     map: PhantomData<M>,
     tile: Tile,
     /// The channels' first, of the first pixel of all images.
-    from: *const f32,
+    from: *const E,
     channels: usize,
     /// Elements to the same place in the tile below.
     below: usize,
@@ -536,7 +542,9 @@ struct To<'a, S, M, const IN: usize, const POINTS: usize> {
     offsets: &'a [[usize; POINTS]; POINTS],
 }
 
-impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S, M, IN, POINTS> {
+impl<S: Simd, M: Map<IN, POINTS>, E: Element, const IN: usize, const POINTS: usize>
+    To<'_, S, M, E, IN, POINTS>
+{
     /// # Safety
     /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;
     /// `from` reaches all pixels inside the image, `to` a vector at the offset of each product that the kind has.
@@ -556,16 +564,10 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S
                             .from
                             .wrapping_offset(self.tile.pixel(y, x) * self.channels as isize);
                         if AHEAD {
-                            s.prefetch(from.wrapping_add(self.below));
+                            s.prefetch(from.wrapping_add(self.below).cast());
                         }
                         // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
-                        *v = unsafe {
-                            if PARTIAL {
-                                s.load_ptr_first(from, self.lanes)
-                            } else {
-                                s.load_ptr(from)
-                            }
-                        };
+                        *v = unsafe { E::load::<S, PARTIAL>(s, from, self.lanes) };
                     }
                 }
             }
@@ -592,7 +594,7 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S
 ///
 /// `images` is what `rows` rows of tiles from row `first` cover and nothing else; of its channels, `channels` from
 /// `channel` are written.
-pub(super) struct FromPoints<'a, M, const POINTS: usize, const OUT: usize> {
+pub(super) struct FromPoints<'a, M, E, const POINTS: usize, const OUT: usize> {
     pub map: PhantomData<M>,
     pub layout: &'a Layout<POINTS>,
     pub points: &'a [f32],
@@ -601,11 +603,11 @@ pub(super) struct FromPoints<'a, M, const POINTS: usize, const OUT: usize> {
     pub rows: usize,
     pub channel: usize,
     pub channels: usize,
-    pub images: Target<'a>,
+    pub images: Target<'a, E>,
 }
 
-impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
-    for FromPoints<'_, M, POINTS, OUT>
+impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize> Kernel
+    for FromPoints<'_, M, E, POINTS, OUT>
 {
     type Output = ();
 
@@ -638,7 +640,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
                     // SAFETY: a vector of a row inside each matrix is read, as above, and `lanes` channels from `channel` are
                     // written of pixels inside both the tile and its image, all of them covered by `images`.
                     unsafe {
-                        let map = From::<S, M, POINTS, OUT> {
+                        let map = From::<S, M, E, POINTS, OUT> {
                             s,
                             map: PhantomData,
                             from: points.wrapping_add(self.layout.at(number, channel)),
@@ -660,14 +662,14 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
 }
 
 /// One vector of channels of one tile, on its way from the points.
-struct From<'a, S, M, const POINTS: usize, const OUT: usize> {
+struct From<'a, S, M, E, const POINTS: usize, const OUT: usize> {
     s: S,
     map: PhantomData<M>,
     from: *const f32,
     offsets: &'a [[usize; POINTS]; POINTS],
     tile: Tile,
     /// The channels' first, of the first pixel of all images.
-    to: *mut f32,
+    to: *mut E,
     /// Channels of a pixel.
     pixel: usize,
     /// Elements to the same place in the tile below.
@@ -676,8 +678,8 @@ struct From<'a, S, M, const POINTS: usize, const OUT: usize> {
     add: bool,
 }
 
-impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
-    From<'_, S, M, POINTS, OUT>
+impl<S: Simd, M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize>
+    From<'_, S, M, E, POINTS, OUT>
 {
     /// # Safety
     /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;
@@ -712,19 +714,15 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
                 if has_column(KIND, x, OUT) && (KIND == INSIDE || self.tile.column_inside(x)) {
                     let to = self.to.wrapping_offset(self.tile.pixel(y, x) * self.pixel as isize);
                     if AHEAD {
-                        s.prefetch(to.wrapping_add(self.below));
+                        s.prefetch(to.wrapping_add(self.below).cast());
                     }
                     // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
                     unsafe {
-                        match (PARTIAL, self.add) {
-                            (false, false) => s.store_ptr(to, v),
-                            (false, true) => s.store_ptr(to, s.add(s.load_ptr(to), v)),
-                            (true, false) => s.store_ptr_first(to, v, self.lanes),
-                            (true, true) => {
-                                let sum = s.add(s.load_ptr_first(to, self.lanes), v);
-                                s.store_ptr_first(to, sum, self.lanes);
-                            }
-                        }
+                        let v = match self.add {
+                            true => s.add(E::load::<S, PARTIAL>(s, to, self.lanes), v),
+                            false => v,
+                        };
+                        E::store::<S, PARTIAL>(s, to, v, self.lanes);
                     }
                 }
             }
