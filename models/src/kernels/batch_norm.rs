@@ -110,7 +110,7 @@ fn normalise<E: Element>(
     let kept = xs.values();
     let normalised = Normalised { isa, xs: kept.clone(), scale, shift, activation };
     let (z, positive) = match residual {
-        None => (Values::computed(xs.len(), normalised), None),
+        None => (Values::computed(xs.len(), channels, normalised), None),
         // What is added would have to be read again by everyone who computes the sum.
         Some(residual) => {
             let mut z = Scratch::of(xs.len());
@@ -216,10 +216,6 @@ impl<E: Element> Normalised<E> {
 }
 
 impl<E: Element> Compute<E> for Normalised<E> {
-    fn channels(&self) -> usize {
-        self.scale.len()
-    }
-
     fn compute(&self, range: Range<usize>, z: &mut [E]) {
         match self.activation {
             Activation::Gelu(form) => self.run(range, None, form, z, None),
@@ -242,10 +238,6 @@ struct Differentiated<E: Element> {
 }
 
 impl<E: Element> Compute<E> for Differentiated<E> {
-    fn channels(&self) -> usize {
-        self.scale.len()
-    }
-
     fn compute(&self, range: Range<usize>, gradient: &mut [E]) {
         let (scale, shift) = (&self.scale[..], &self.shift[..]);
         match self.activation {
@@ -265,7 +257,7 @@ impl<E: Element> Compute<E> for Differentiated<E> {
 
 impl<E: Element> Differentiated<E> {
     fn run(&self, range: Range<usize>, gradient: &mut [E], gate: impl Derivative) {
-        let channels = self.channels();
+        let channels = self.scale.len();
         let pixels = range.start / channels..range.end / channels;
         let pass = Backward {
             xs: &self.xs.whole()[range],
@@ -333,7 +325,7 @@ impl<E: Element> maps::Backward<E> for BatchNorm<E> {
                 .receive(self.xs.len(), |residual| self.run(&dz, parameters, Some(residual), to)),
         });
         if let Some(gradient) = &self.gradient {
-            gradient.receive_values(Values::mapped(dz, recipe));
+            gradient.receive_values(Values::mapped(dz, recipe.scale.len(), recipe));
         }
         Ok(())
     }

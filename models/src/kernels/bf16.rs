@@ -93,10 +93,10 @@ impl<E: Element> Kernel for Neighbours<'_, E> {
             let words = whole.chunks_exact_mut(S::LANES);
             for (from, to) in pairs.chunks_exact(2 * S::LANES).zip(words) {
                 let (a, b) = from.split_at(S::LANES);
-                s.store(to, s.narrow(E::load_first(s, a), E::load_first(s, b)));
+                s.store(to, s.narrow(s.load_first(a), s.load_first(b)));
             }
             let (a, b) = rest.split_at(rest.len().min(S::LANES));
-            s.store_first(last, s.narrow(E::load_first(s, a), E::load_first(s, b)));
+            s.store_first(last, s.narrow(s.load_first(a), s.load_first(b)));
         }
     }
 }

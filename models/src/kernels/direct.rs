@@ -3,13 +3,11 @@
 //! A chunk of windows, small enough to stay in the cache, is gathered and multiplied; nothing of the size of all
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
-use super::bf16::product;
 use super::conv_sizes::Sizes;
 use super::element::Element;
-use super::gemm::{Gemm, Left, Right};
 use super::memory::{Scratch, Target};
-use super::parallel::{each, threads};
-use super::projection::Panels;
+use super::parallel::each;
+use super::projection::{self, Panels};
 use super::simd::Isa;
 use super::values::Window;
 
@@ -48,49 +46,19 @@ pub(super) fn weight_gradient<E: Element>(
     let depth = taps * sizes.inputs;
     let mut sums = Scratch::new(sizes.outputs * depth);
     let total = sizes.batch * sizes.out_height();
-    let chunk = rows(sizes).min(total);
-    let firsts: Vec<usize> = (0..total).step_by(chunk).collect();
-    let block = sizes.outputs.div_ceil(threads());
+    let (chunk, width) = (rows(sizes).min(total), sizes.out_width());
     let padded = padded(sizes, xs);
-    for group in firsts.chunks(threads()) {
-        let mut windows: Vec<(usize, usize, Scratch, _)> = group
-            .iter()
-            .map(|&first| {
-                let pixels = chunk.min(total - first) * sizes.out_width();
-                let start = first * sizes.out_width() * sizes.outputs;
-                let dy = E::widen(isa, &dy[start..start + pixels * sizes.outputs]);
-                (first, pixels, Scratch::new(pixels * depth), dy)
-            })
-            .collect();
-        each(windows.iter_mut().collect(), |(first, pixels, windows, _)| {
-            lay_out(sizes, &padded, *first, *pixels / sizes.out_width(), windows);
-        });
-        let windows = &windows;
-        each(
-            sums.chunks_mut(block * depth).enumerate().collect(),
-            |(i, sums): (usize, &mut [f32])| {
-                for (first, pixels, windows, dy) in windows {
-                    product(
-                        isa,
-                        Gemm {
-                            rows: sums.len() / depth,
-                            columns: depth,
-                            depth: *pixels,
-                            a: &dy[i * block..],
-                            left: Left::Columns(sizes.outputs),
-                            b: windows,
-                            right: Right::Rows(depth),
-                            c: match first {
-                                0 => Target::Write(sums),
-                                _ => Target::Add(sums),
-                            },
-                            c_row: depth,
-                            bias: &[],
-                        },
-                    );
-                }
-            },
-        );
+    for first in (0..total).step_by(chunk) {
+        let count = chunk.min(total - first);
+        let mut windows = Scratch::new(count * width * depth);
+        let lines = windows.chunks_exact_mut(width * depth).zip(first..);
+        each(lines.collect(), |(line, row)| lay_out(sizes, &padded, row, 1, line));
+        let dy = &dy[first * width * sizes.outputs..][..count * width * sizes.outputs];
+        let to = match first {
+            0 => Target::Write(&mut sums),
+            _ => Target::Add(&mut sums),
+        };
+        projection::weight_gradient(isa, &E::widen(isa, dy), &windows, depth, to);
     }
     for (dw, sums) in dw.chunks_exact_mut(depth).zip(sums.chunks_exact(depth)) {
         for (tap, sums) in sums.chunks_exact(sizes.inputs).enumerate() {

@@ -33,29 +33,6 @@ pub(crate) trait Element: Plain + Send + Sync + Default + 'static {
     fn widen(isa: Isa, xs: &[Self]) -> Window<'_, f32>;
     /// Lets `write` write a result in f32, and takes it to where it goes.
     fn narrow(isa: Isa, to: Target<Self>, write: impl FnOnce(Target));
-
-    /// As [`Simd::load_first`].
-    #[inline(always)]
-    fn load_first<S: Simd>(s: S, xs: &[Self]) -> S::V {
-        // SAFETY: the slice has so many elements.
-        unsafe {
-            match xs.len() {
-                n if n < S::LANES => Self::load::<S, true>(s, xs.as_ptr(), n),
-                _ => Self::load::<S, false>(s, xs.as_ptr(), S::LANES),
-            }
-        }
-    }
-    /// As [`Simd::store_first`].
-    #[inline(always)]
-    fn store_first<S: Simd>(s: S, xs: &mut [Self], a: S::V) {
-        // SAFETY: the slice has so many elements.
-        unsafe {
-            match xs.len() {
-                n if n < S::LANES => Self::store::<S, true>(s, xs.as_mut_ptr(), a, n),
-                _ => Self::store::<S, false>(s, xs.as_mut_ptr(), a, S::LANES),
-            }
-        }
-    }
 }
 
 impl Element for f32 {
@@ -147,9 +124,9 @@ impl<A: Element, B: Element> Kernel for Take<'_, A, B> {
         let (to, add) = self.to.parts();
         assert_eq!(to.len(), self.from.len());
         for (to, from) in to.chunks_mut(S::LANES).zip(self.from.chunks(S::LANES)) {
-            let x = A::load_first(s, from);
-            let x = if add { s.add(B::load_first(s, to), x) } else { x };
-            B::store_first(s, to, x);
+            let x = s.load_first(from);
+            let x = if add { s.add(s.load_first(to), x) } else { x };
+            s.store_first(to, x);
         }
     }
 }
@@ -170,11 +147,11 @@ mod tests {
             let by_value: Vec<f32> = self.0.iter().map(|x| Rounded::of(*x).get()).collect();
             for n in 0..=S::LANES {
                 let mut to = [Rounded::of(7.0); 17];
-                Rounded::store_first(s, &mut to[..n], s.load(self.0));
+                s.store_first(&mut to[..n], s.load(self.0));
                 assert_eq!(bits(&to.map(Rounded::get)[..n]), bits(&by_value[..n]), "{n}");
                 assert!(to[n..].iter().all(|x| x.get() == 7.0), "wrote past {n}");
                 let mut wide = [7.0; 16];
-                s.store(&mut wide, Rounded::load_first(s, &to[..n]));
+                s.store(&mut wide, s.load_first(&to[..n]));
                 assert_eq!(bits(&wide[..n]), bits(&by_value[..n]), "{n}");
                 assert!(wide[n..S::LANES].iter().all(|x| *x == 0.0), "lanes past {n} not zero");
             }

@@ -17,7 +17,7 @@ use super::memory::{Scratch, Target};
 use super::moments::Moments;
 use super::operand::{Operand, borrow, with_values};
 use super::simd::Isa;
-use super::values::{self, Values};
+use super::values::Values;
 use super::{Native, counts};
 use crate::kernels::custom_op::{Gradients, Operation, apply};
 
@@ -64,10 +64,13 @@ impl<E: Element> Slot<E> {
 
     /// Adds a gradient that may yet have to be computed.
     pub(crate) fn receive_values(&self, gradient: Values<E>) {
-        self.put(match self.take() {
-            None => gradient,
-            Some(sum) => values::add(sum, &gradient),
-        });
+        match self.take() {
+            None => self.put(gradient),
+            Some(sum) => {
+                self.put(sum);
+                self.receive(gradient.len(), |mut to| to.take(gradient.whole()));
+            }
+        }
     }
 
     fn put(&self, gradient: Values<E>) {

@@ -9,7 +9,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::element::Element;
-use super::memory::{Plain, Scratch, Target};
+use super::memory::{Plain, Scratch};
 use super::parallel::each;
 
 /// Elements of a span, about: what one thread computes at a time where all values are wanted.
@@ -21,9 +21,6 @@ const SPAN: usize = 128 << 10;
 /// brought something into memory itself, as jobs again, could be handed one of its own kind while it waits for them, and
 /// then wait for itself.
 pub(crate) trait Compute<E>: Send + Sync + 'static {
-    /// Elements of a pixel.
-    fn channels(&self) -> usize;
-
     /// Writes the values of `range`, whole pixels, to `to`. If they are those of [`Values::mapped`], what they are the
     /// map of is there.
     fn compute(&self, range: Range<usize>, to: &mut [E]);
@@ -44,6 +41,8 @@ struct Shared<E: Plain> {
     memory: OnceLock<Scratch<E>>,
     /// How they are computed, unless they were in memory from the beginning.
     recipe: Option<Box<dyn Compute<E>>>,
+    /// Elements of a pixel, of values that are computed.
+    channels: usize,
     /// Whether they are a map of what lies where they will.
     mapped: bool,
     /// What they are a map of, until they take its place.
@@ -52,23 +51,27 @@ struct Shared<E: Plain> {
 
 impl<E: Plain> From<Scratch<E>> for Values<E> {
     fn from(memory: Scratch<E>) -> Self {
-        let len = memory.len();
-        let (memory, raw) = (memory.into(), Mutex::new(None));
-        Self(Arc::new(Shared { len, memory, recipe: None, mapped: false, raw }))
+        let (len, raw) = (memory.len(), Mutex::new(None));
+        let memory = memory.into();
+        Self(Arc::new(Shared { len, memory, recipe: None, channels: 1, mapped: false, raw }))
     }
 }
 
 impl<E: Element> Values<E> {
-    /// `len` values that are computed when they are read.
-    pub(crate) fn computed(len: usize, recipe: impl Compute<E>) -> Self {
-        let (memory, recipe) = (OnceLock::new(), Some(Box::new(recipe) as _));
-        Self(Arc::new(Shared { len, memory, recipe, mapped: false, raw: Mutex::new(None) }))
+    /// `len` values that are computed when they are read, so many to a pixel.
+    pub(crate) fn computed(len: usize, channels: usize, recipe: impl Compute<E>) -> Self {
+        Self::made(len, channels, recipe, None)
     }
 
     /// The map of `raw`, whose place it takes when it is read.
-    pub(crate) fn mapped(raw: Scratch<E>, recipe: impl Compute<E>) -> Self {
-        let (len, memory, recipe) = (raw.len(), OnceLock::new(), Some(Box::new(recipe) as _));
-        Self(Arc::new(Shared { len, memory, recipe, mapped: true, raw: Mutex::new(Some(raw)) }))
+    pub(crate) fn mapped(raw: Scratch<E>, channels: usize, recipe: impl Compute<E>) -> Self {
+        Self::made(raw.len(), channels, recipe, Some(raw))
+    }
+
+    fn made(len: usize, channels: usize, recipe: impl Compute<E>, raw: Option<Scratch<E>>) -> Self {
+        let (recipe, mapped) = (Some(Box::new(recipe) as _), raw.is_some());
+        let (memory, raw) = (OnceLock::new(), Mutex::new(raw));
+        Self(Arc::new(Shared { len, memory, recipe, channels, mapped, raw }))
     }
 
     /// Elements.
@@ -168,7 +171,7 @@ impl<E: Element> Shared<E> {
 
     fn write(&self) -> Scratch<E> {
         let (recipe, mut memory) = (self.recipe(), self.place());
-        let span = (SPAN / recipe.channels()).max(1) * recipe.channels();
+        let span = (SPAN / self.channels).max(1) * self.channels;
         // From the last one to the first: what an operation that went forwards has written last is in the cache still.
         let spans = memory.chunks_mut(span).enumerate().rev().collect();
         each(spans, |(i, to): (usize, &mut [E])| {
@@ -217,13 +220,6 @@ impl<E: Plain> Deref for Window<'_, E> {
     }
 }
 
-/// The sum of two, in memory.
-pub(crate) fn add<E: Element>(a: Values<E>, b: &Values<E>) -> Values<E> {
-    let mut sum = a.into_memory();
-    Target::Add(&mut sum).take(b.whole());
-    sum.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,10 +228,6 @@ mod tests {
     struct Double;
 
     impl Compute<f32> for Double {
-        fn channels(&self) -> usize {
-            3
-        }
-
         fn compute(&self, range: Range<usize>, to: &mut [f32]) {
             to.iter_mut().zip(range).for_each(|(to, i)| *to = 2.0 * i as f32);
         }
@@ -248,7 +240,7 @@ mod tests {
     #[test]
     fn values_are_the_same_however_they_are_read() {
         const LEN: usize = 3 * SPAN;
-        let values = Values::computed(LEN, Double);
+        let values = Values::computed(LEN, 3, Double);
         assert_eq!(values.len(), LEN);
         assert!(matches!(values.window(3..9), Window::Computed(_)));
         assert_eq!(&*values.window(3..9), doubles(3..9));
@@ -257,17 +249,13 @@ mod tests {
         assert_eq!(&*values.window(3..9), doubles(3..9));
         assert_eq!(&*values.clone().into_memory(), doubles(0..LEN));
         assert_eq!(&*values.into_memory(), doubles(0..LEN));
-        assert_eq!(&*Values::computed(6, Double).into_memory(), doubles(0..6));
+        assert_eq!(&*Values::computed(6, 3, Double).into_memory(), doubles(0..6));
     }
 
     /// Adds the number of each element.
     struct Count;
 
     impl Compute<f32> for Count {
-        fn channels(&self) -> usize {
-            2
-        }
-
         fn compute(&self, range: Range<usize>, to: &mut [f32]) {
             to.iter_mut().zip(range).for_each(|(to, i)| *to += i as f32);
         }
@@ -281,7 +269,7 @@ mod tests {
             raw
         };
         let made = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
-        let values = Values::mapped(raw(), Count);
+        let values = Values::mapped(raw(), 2, Count);
         for _ in 0..2 {
             let parts = values.in_parts([4, 6].into_iter(), |parts| {
                 parts.into_iter().map(|part| part.make().to_vec()).collect::<Vec<_>>()
@@ -289,30 +277,24 @@ mod tests {
             assert_eq!(parts, [&made[..4], &made[4..]]);
         }
         assert_eq!(values.whole(), made);
-        assert_eq!(&*Values::mapped(raw(), Count).window(2..4), &made[2..4]);
-        assert_eq!(&*Values::mapped(raw(), Count).into_memory(), made);
+        assert_eq!(&*Values::mapped(raw(), 2, Count).window(2..4), &made[2..4]);
+        assert_eq!(&*Values::mapped(raw(), 2, Count).into_memory(), made);
     }
 
     #[test]
     fn a_map_is_not_computed_of_what_was_left_over() {
         let mut raw = Scratch::new(6);
         raw.fill(10.0);
-        let values = Values::mapped(raw, Count);
+        let values = Values::mapped(raw, 2, Count);
         let whole = values.for_jobs().window(0..6);
         assert!(matches!(whole, Window::Memory([10.0, 11.0, 12.0, 13.0, 14.0, 15.0])));
 
         // Between the taking of its place and the filling of it there is nothing to be read.
-        let values = Values::mapped(Scratch::zeroed(6), Count);
+        let values = Values::mapped(Scratch::zeroed(6), 2, Count);
         values.in_parts([6].into_iter(), |_| {
             let window = || values.window(2..4).to_vec();
             let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(window));
             assert!(read.is_err(), "{read:?}");
         });
-    }
-
-    #[test]
-    fn a_sum_is_of_both() {
-        let sum = add(Values::computed(6, Double), &Values::computed(6, Double));
-        assert_eq!(sum.whole(), [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]);
     }
 }

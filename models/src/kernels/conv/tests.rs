@@ -86,29 +86,32 @@ macro_rules! of_elements {
 
 /// The three results of `native`.
 fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
-    of_elements!(computed_in, native, sizes, xs, w, dy)
+    match native.isa.bf16() {
+        None => results::<f32>(native, sizes, &values(xs), w, &values(dy)),
+        Some(_) => results::<Rounded>(native, sizes, &values(xs), w, &values(dy)),
+    }
 }
 
-fn computed_in<E: Element>(
+fn results<E: Element>(
     native: Native,
     sizes: &Sizes,
-    xs: &[f32],
+    xs: &Values<E>,
     w: &[f32],
-    dy: &[f32],
+    dy: &Values<E>,
 ) -> [Vec<f32>; 3] {
     let nan = |len| vec![E::of(f32::NAN); len];
     let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), vec![f32::NAN; w.len()]);
-    let moments = forward(native, sizes, &values::<E>(xs), w, &mut ys).mean_and_variance();
+    let moments = forward(native, sizes, xs, w, &mut ys).mean_and_variance();
     let (mean, variance) =
         Moments::on_all_threads(native.isa, &ys, sizes.outputs).mean_and_variance();
     for (ours, whole) in [(moments.0, mean), (moments.1, variance)] {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
         assert!(ours.iter().zip(&whole).all(close), "{ours:?} {whole:?}");
     }
-    input_gradient(native, sizes, w, &values(dy), Target::Write(&mut dx));
+    weight_gradient(native, sizes, xs, dy, &mut dw);
+    input_gradient(native, sizes, w, dy, Target::Write(&mut dx));
     // Added once more, then halved.
-    input_gradient(native, sizes, w, &values(dy), Target::Add(&mut dx));
-    weight_gradient(native, sizes, &values::<E>(xs), &values(dy), &mut dw);
+    input_gradient(native, sizes, w, dy, Target::Add(&mut dx));
     let widened = |xs: &[E], factor: f32| xs.iter().map(|x| factor * x.get()).collect();
     [widened(&ys, 1.0), widened(&dx, 0.5), dw]
 }
@@ -237,22 +240,14 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// Values that lie somewhere, to be computed.
-struct Elsewhere<E> {
-    channels: usize,
-    values: Vec<E>,
-}
+/// Values that lie somewhere, to be computed: so many to a pixel.
+struct Elsewhere<E>(Vec<E>, usize);
 
 impl<E: Element> Compute<E> for Elsewhere<E> {
-    fn channels(&self) -> usize {
-        self.channels
-    }
-
     fn compute(&self, range: Range<usize>, to: &mut [E]) {
-        assert!(
-            range.start.is_multiple_of(self.channels) && range.end.is_multiple_of(self.channels)
-        );
-        to.copy_from_slice(&self.values[range]);
+        let Self(values, channels) = self;
+        assert!(range.start.is_multiple_of(*channels) && range.end.is_multiple_of(*channels));
+        to.copy_from_slice(&values[range]);
     }
 }
 
@@ -268,23 +263,19 @@ fn values_computed_when_they_are_read_give_the_same_bits() {
 }
 
 fn check_elsewhere<E: Element>(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) {
+    let elsewhere = |of: &[f32], n| Elsewhere(values::<E>(of).whole().to_vec(), n);
+    let lazy = || Values::computed(xs.len(), sizes.inputs, elsewhere(xs, sizes.inputs));
     let expected = computed(native, sizes, xs, w, dy);
-    let elsewhere =
-        |of: &[f32], channels| Elsewhere { channels, values: values(of).whole().to_vec() };
-    let widened = |xs: &[E], factor: f32| xs.iter().map(|x| factor * x.get()).collect::<Vec<_>>();
-    let lazy = Values::<E>::computed(xs.len(), elsewhere(xs, sizes.inputs));
-    let mapped = Values::mapped(Scratch::of(dy.len()), elsewhere(dy, sizes.outputs));
-    let computed = Values::computed(dy.len(), elsewhere(dy, sizes.outputs));
-    for gradient in [&mapped, &computed] {
-        let (mut ys, mut dx) = (vec![E::default(); dy.len()], vec![E::default(); xs.len()]);
-        let mut dw = vec![0.0; w.len()];
-        forward(native, sizes, &lazy, w, &mut ys);
-        weight_gradient(native, sizes, &lazy, gradient, &mut dw);
-        input_gradient(native, sizes, w, gradient, Target::Write(&mut dx));
-        input_gradient(native, sizes, w, gradient, Target::Add(&mut dx));
-        assert_eq!([widened(&ys, 1.0), widened(&dx, 0.5), dw], expected, "{native:?}");
+    let raw = Scratch::of(dy.len());
+    for gradient in [
+        Values::mapped(raw, sizes.outputs, elsewhere(dy, sizes.outputs)),
+        Values::computed(dy.len(), sizes.outputs, elsewhere(dy, sizes.outputs)),
+    ] {
+        assert_eq!(results(native, sizes, &lazy(), w, &gradient), expected, "{native:?}");
+        assert_eq!(results(native, sizes, &lazy(), w, &gradient), expected, "{native:?}");
+        let (found, expected) = (gradient.whole(), values::<E>(dy));
+        assert!(found.iter().zip(expected.whole()).all(|(a, b)| a.get() == b.get()));
     }
-    assert_eq!(widened(mapped.whole(), 1.0), widened(values(dy).whole(), 1.0));
 }
 
 /// The table in the module's documentation: stride, whether precise, and the errors of the result, the input gradient
