@@ -18,8 +18,9 @@ impl Scratch {
 impl<E: Plain> Scratch<E> {
     /// A buffer of `len` elements.
     pub(crate) fn of(len: usize) -> Self {
-        // SAFETY: any bits are a value.
-        Self(vec![unsafe { std::mem::transmute_copy(&u32::MAX) }; len].into())
+        // SAFETY: any bits are a value, of at most four bytes.
+        let unwritten: E = unsafe { std::mem::transmute_copy(&u32::MAX) };
+        Self(vec![unwritten; len].into())
     }
 
     /// A buffer of `len` zeros.
