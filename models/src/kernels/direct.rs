@@ -3,6 +3,7 @@
 //! A chunk of windows, small enough to stay in the cache, is gathered and multiplied; nothing of the size of all
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
+use super::bf16::{narrow, widen};
 use super::conv_sizes::Sizes;
 use super::element::Element;
 use super::memory::{Scratch, Target};
@@ -29,7 +30,7 @@ pub(super) fn forward<E: Element>(isa: Isa, sizes: &Sizes, xs: &[E], weight: &[f
         let (first, count) = (i * chunk, out.len() / per_row);
         let mut windows = Scratch::new(count * sizes.out_width() * depth);
         lay_out(sizes, &padded, first, count, &mut windows);
-        E::narrow(isa, Target::Write(out), |out| packed.product(&windows, out));
+        narrow(isa, Target::Write(out), |out| packed.product(&windows, out));
     });
 }
 
@@ -58,7 +59,7 @@ pub(super) fn weight_gradient<E: Element>(
             0 => Target::Write(&mut sums),
             _ => Target::Add(&mut sums),
         };
-        projection::weight_gradient(isa, &E::widen(isa, dy), &windows, depth, to);
+        projection::weight_gradient(isa, &widen(isa, dy), &windows, depth, to);
     }
     for (dw, sums) in dw.chunks_exact_mut(depth).zip(sums.chunks_exact(depth)) {
         for (tap, sums) in sums.chunks_exact(sizes.inputs).enumerate() {
@@ -86,9 +87,9 @@ pub(super) fn input_gradient<E: Element>(
     });
     let images = dy.chunks_exact(sizes.out_height() * out_width * outputs);
     each(dx.chunks(height * width * inputs).zip(images).collect(), |(dx, dy)| {
-        let dy = E::widen(isa, dy);
+        let dy = widen(isa, dy);
         let mut windows = Scratch::new(out_width * taps * inputs);
-        E::narrow(isa, dx, |mut dx| {
+        narrow(isa, dx, |mut dx| {
             if let Target::Write(dx) = &mut dx {
                 dx.fill(0.0);
             }

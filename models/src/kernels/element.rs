@@ -1,9 +1,20 @@
 //! How a value of a feature map lies in memory: as f32, or [`Rounded`] where products are in bf16, for what multiplies such
 //! values rounds them anyway. Kernels compute in f32 whichever it is, and their sums are in f32.
 
-use super::memory::{Plain, Scratch, Target};
 use super::simd::{Isa, Kernel, Simd, rounded, widened};
-use super::values::Window;
+
+/// What any bits are a value of: a [`Scratch`](super::memory::Scratch) may hold it.
+///
+/// # Safety
+/// So they are, and a line of a cache holds a whole number of them.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: each is a number of two or four bytes.
+unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
+unsafe impl Plain for Rounded {}
 
 /// A value of a feature map, as it lies in memory.
 pub(crate) trait Element: Plain + Send + Sync + Default + 'static {
@@ -29,10 +40,33 @@ pub(crate) trait Element: Plain + Send + Sync + Default + 'static {
     /// Runs a kernel on such elements.
     fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output;
 
-    /// The values in f32.
-    fn widen(isa: Isa, xs: &[Self]) -> Window<'_, f32>;
-    /// Lets `write` write a result in f32, and takes it to where it goes.
-    fn narrow(isa: Isa, to: Target<Self>, write: impl FnOnce(Target));
+    /// The same slice, if they are f32.
+    fn as_f32(xs: &[Self]) -> Option<&[f32]>;
+    /// The same slice, if they are f32.
+    fn as_f32_mut(xs: &mut [Self]) -> Option<&mut [f32]>;
+
+    /// As [`Simd::load_first`].
+    #[inline(always)]
+    fn load_first<S: Simd>(s: S, xs: &[Self]) -> S::V {
+        // SAFETY: the slice has so many elements.
+        unsafe {
+            match xs.len() {
+                n if n < S::LANES => Self::load::<S, true>(s, xs.as_ptr(), n),
+                _ => Self::load::<S, false>(s, xs.as_ptr(), S::LANES),
+            }
+        }
+    }
+    /// As [`Simd::store_first`].
+    #[inline(always)]
+    fn store_first<S: Simd>(s: S, xs: &mut [Self], a: S::V) {
+        // SAFETY: the slice has so many elements.
+        unsafe {
+            match xs.len() {
+                n if n < S::LANES => Self::store::<S, true>(s, xs.as_mut_ptr(), a, n),
+                _ => Self::store::<S, false>(s, xs.as_mut_ptr(), a, S::LANES),
+            }
+        }
+    }
 }
 
 impl Element for f32 {
@@ -60,11 +94,11 @@ impl Element for f32 {
     fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         isa.run(kernel)
     }
-    fn widen(_: Isa, xs: &[Self]) -> Window<'_, f32> {
-        Window::Memory(xs)
+    fn as_f32(xs: &[Self]) -> Option<&[f32]> {
+        Some(xs)
     }
-    fn narrow(_: Isa, to: Target, write: impl FnOnce(Target)) {
-        write(to);
+    fn as_f32_mut(xs: &mut [Self]) -> Option<&mut [f32]> {
+        Some(xs)
     }
 }
 
@@ -98,36 +132,11 @@ impl Element for Rounded {
     fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         isa.bf16().expect("invariant: maps are rounded where products are").run(kernel)
     }
-    fn widen(isa: Isa, xs: &[Self]) -> Window<'_, f32> {
-        let mut wide = Scratch::new(xs.len());
-        Self::run(isa, Take { from: xs, to: Target::Write(&mut wide) });
-        Window::Computed(wide)
+    fn as_f32(_: &[Self]) -> Option<&[f32]> {
+        None
     }
-    fn narrow(isa: Isa, to: Target<Self>, write: impl FnOnce(Target)) {
-        let mut wide = Scratch::new(to.len());
-        write(Target::Write(&mut wide));
-        Self::run(isa, Take { from: &wide, to });
-    }
-}
-
-/// Takes values to where they go.
-pub(super) struct Take<'a, A, B> {
-    pub from: &'a [A],
-    pub to: Target<'a, B>,
-}
-
-impl<A: Element, B: Element> Kernel for Take<'_, A, B> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (to, add) = self.to.parts();
-        assert_eq!(to.len(), self.from.len());
-        for (to, from) in to.chunks_mut(S::LANES).zip(self.from.chunks(S::LANES)) {
-            let x = s.load_first(from);
-            let x = if add { s.add(s.load_first(to), x) } else { x };
-            s.store_first(to, x);
-        }
+    fn as_f32_mut(_: &mut [Self]) -> Option<&mut [f32]> {
+        None
     }
 }
 
@@ -147,11 +156,11 @@ mod tests {
             let by_value: Vec<f32> = self.0.iter().map(|x| Rounded::of(*x).get()).collect();
             for n in 0..=S::LANES {
                 let mut to = [Rounded::of(7.0); 17];
-                s.store_first(&mut to[..n], s.load(self.0));
+                Rounded::store_first(s, &mut to[..n], s.load(self.0));
                 assert_eq!(bits(&to.map(Rounded::get)[..n]), bits(&by_value[..n]), "{n}");
                 assert!(to[n..].iter().all(|x| x.get() == 7.0), "wrote past {n}");
                 let mut wide = [7.0; 16];
-                s.store(&mut wide, s.load_first(&to[..n]));
+                s.store(&mut wide, Rounded::load_first(s, &to[..n]));
                 assert_eq!(bits(&wide[..n]), bits(&by_value[..n]), "{n}");
                 assert!(wide[n..S::LANES].iter().all(|x| *x == 0.0), "lanes past {n} not zero");
             }
@@ -168,20 +177,6 @@ mod tests {
         for isa in Isa::with_bf16() {
             Rounded::run(isa, Lanes(&values));
             Rounded::run(isa, Lanes(&turned));
-        }
-    }
-
-    #[test]
-    fn what_is_added_in_bf16_is_rounded_once() {
-        let (one, small) = ([Rounded::of(1.0); 37], [0.007_f32; 37]);
-        for isa in Isa::with_bf16() {
-            let mut to = one;
-            Rounded::narrow(isa, Target::Add(&mut to), |to| to.parts().0.copy_from_slice(&small));
-            assert!(to.iter().all(|x| x.get() == 1.007_812_5));
-            assert_eq!(Rounded::widen(isa, &to).to_vec(), [1.007_812_5; 37]);
-            let mut by_value = one;
-            Target::Add(&mut by_value).take(&small);
-            assert!(by_value.iter().all(|x| x.get() == 1.007_812_5));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! stretches of words, and those of the pixels beside each other start as far apart as the pixels: nothing is gathered.
 //! Chunks do not depend on the number of threads and every sum runs in one order.
 
-use super::bf16::{Neighbours, multiply, run};
+use super::bf16::{Neighbours, multiply, narrow, run};
 use super::conv_sizes::Sizes;
 use super::element::Element;
 use super::gemm::{Gemm, Left, Right, panel};
@@ -101,7 +101,7 @@ fn pass<M: Send, E: Element>(
         }
         for begin in (0..rows.len()).step_by(ROWS) {
             let end = rows.len().min(begin + ROWS);
-            E::narrow(isa, out.range(begin * width * outputs..end * width * outputs), |mut out| {
+            narrow(isa, out.range(begin * width * outputs..end * width * outputs), |mut out| {
                 for (first, taps) in (0..outputs).step_by(panel).zip(taps.chunks_exact(block)) {
                     for place in begin..end {
                         let row = rows.start + place;

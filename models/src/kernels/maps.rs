@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Result, Shape, Tensor, bail};
 
-use super::element::{Element, Take};
+use super::bf16::{Take, widen};
+use super::element::Element;
 use super::handover;
 use super::memory::{Scratch, Target};
 use super::moments::Moments;
@@ -221,7 +222,7 @@ impl<E: Element> Maps<E> {
     pub(crate) fn tensor(&self) -> Result<Tensor> {
         let [batch, height, width, channels] = self.shape;
         let shape = (batch, height, width, channels);
-        let pixels = E::widen(self.native.isa, self.pixels()).to_vec();
+        let pixels = widen(self.native.isa, self.pixels()).to_vec();
         self.leave(shape, pixels, |dy, _, mut dx| dx.take(dy))
     }
 }
@@ -247,7 +248,7 @@ impl<E: Element> Operation<1> for Entry<E> {
     fn backward(&self, [images]: [&Tensor; 1], _: &Tensor, _: &Tensor) -> Gradients<1> {
         Ok([Some(match self.gradient.take() {
             Some(gradient) => {
-                let gradient = E::widen(self.isa, gradient.whole());
+                let gradient = widen(self.isa, gradient.whole());
                 Tensor::from_slice(&gradient, images.shape(), images.device())?
             }
             // The one operation that took them sends none back.

@@ -12,20 +12,7 @@ pub(crate) use exact::Scratch;
 #[cfg(not(feature = "exact-scratch"))]
 pub(crate) use pooled::Scratch;
 
-use super::element::{Element, Rounded};
-
-/// What any bits are a value of: a [`Scratch`] may hold it.
-///
-/// # Safety
-/// So they are, and a line of a cache holds a whole number of them.
-pub(crate) unsafe trait Plain: Copy {}
-
-// SAFETY: each is a number of two or four bytes.
-unsafe impl Plain for f32 {}
-// SAFETY: as above.
-unsafe impl Plain for u16 {}
-// SAFETY: as above.
-unsafe impl Plain for Rounded {}
+use super::element::Element;
 
 /// Where a result goes.
 pub(crate) enum Target<'a, E = f32> {

@@ -8,8 +8,8 @@
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::element::Element;
-use super::memory::{Plain, Scratch};
+use super::element::{Element, Plain};
+use super::memory::Scratch;
 use super::parallel::each;
 
 /// Elements of a span, about: what one thread computes at a time where all values are wanted.

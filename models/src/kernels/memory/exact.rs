@@ -3,7 +3,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::Plain;
+use crate::kernels::element::Plain;
 
 /// A buffer of its own; what is read without having been written is NaN.
 pub(crate) struct Scratch<E = f32>(Box<[E]>);

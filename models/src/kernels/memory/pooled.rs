@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use super::Plain;
+use crate::kernels::element::Plain;
 
 /// One cache line, so that scratch starts on one and full vectors never straddle two.
 #[derive(Clone, Copy)]

@@ -1,7 +1,5 @@
 //! What a vector can do, whichever instruction set it is of.
 
-use crate::kernels::element::Element;
-
 /// Operations on vectors of [`Simd::LANES`] f32 values.
 ///
 /// Loads and stores on slices touch the first [`Simd::LANES`] elements and panic on a shorter slice; the `_ptr`
@@ -168,26 +166,24 @@ pub(crate) trait Simd: Copy {
     }
     /// All of `x`, which may be shorter than a vector; the other lanes are zero.
     #[inline(always)]
-    fn load_first<E: Element>(self, x: &[E]) -> Self::V {
+    fn load_first(self, x: &[f32]) -> Self::V {
         // A whole vector needs no mask, which costs more than the branch.
-        // SAFETY: the slice has so many elements.
-        unsafe {
-            match x.len() {
-                n if n < Self::LANES => E::load::<Self, true>(self, x.as_ptr(), n),
-                _ => E::load::<Self, false>(self, x.as_ptr(), Self::LANES),
-            }
+        if x.len() >= Self::LANES {
+            return self.load(x);
         }
+        let n = x.len();
+        // SAFETY: `n` is the slice's length and less than a vector's.
+        unsafe { self.load_ptr_first(x.as_ptr(), n) }
     }
     /// Fills all of `x`, which may be shorter than a vector, with the first lanes of `a`.
     #[inline(always)]
-    fn store_first<E: Element>(self, x: &mut [E], a: Self::V) {
-        // SAFETY: the slice has so many elements.
-        unsafe {
-            match x.len() {
-                n if n < Self::LANES => E::store::<Self, true>(self, x.as_mut_ptr(), a, n),
-                _ => E::store::<Self, false>(self, x.as_mut_ptr(), a, Self::LANES),
-            }
+    fn store_first(self, x: &mut [f32], a: Self::V) {
+        if x.len() >= Self::LANES {
+            return self.store(x, a);
         }
+        let n = x.len();
+        // SAFETY: `n` is the slice's length and less than a vector's.
+        unsafe { self.store_ptr_first(x.as_mut_ptr(), a, n) }
     }
     /// The sum of all lanes, added in a fixed tree.
     #[inline(always)]

@@ -317,7 +317,7 @@ avx512!(Avx512Bf16, run_avx512_bf16, {
         };
         unsafe fn store_bf16(p: *mut u16, a: __m512, n: usize) -> () = {
             let values = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(a));
-            _mm256_mask_storeu_epi16(p.cast(), first_avx512(n), values)
+            _mm256_mask_storeu_epi16(p.cast(), first_avx512(n), values);
         };
     }
 });
