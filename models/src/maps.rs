@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::kernels;
 use crate::kernels::counts::some;
+use crate::kernels::element::Rounded;
 
 /// Feature maps `[batch, height, width, channels]`: what the operations on images take and give.
 ///
@@ -19,7 +20,9 @@ pub(crate) enum Carrier {
     /// A tensor, for compositions of candle's operations.
     Tensor(Tensor),
     /// Memory of the kernels.
-    Native(kernels::maps::Maps),
+    Native(kernels::maps::Maps<f32>),
+    /// The same where products are in bf16.
+    Rounded(kernels::maps::Maps<Rounded>),
 }
 
 impl Maps {
@@ -31,20 +34,11 @@ impl Maps {
         images.dims4()?;
         some("images", images)?;
         Ok(Self(match kernels::native(images)? {
+            Some(native) if native.isa.bf16().is_some() => {
+                Carrier::Rounded(kernels::maps::Maps::new(native, images)?)
+            }
             Some(native) => Carrier::Native(kernels::maps::Maps::new(native, images)?),
             None => Carrier::Tensor(images.clone()),
-        }))
-    }
-
-    /// What these become: by the kernels, or of a tensor.
-    pub(crate) fn become_maps(
-        &self,
-        by_kernels: impl FnOnce(&kernels::maps::Maps) -> Result<kernels::maps::Maps>,
-        of_tensor: impl FnOnce(&Tensor) -> Result<Tensor>,
-    ) -> Result<Self> {
-        Ok(Self(match &self.0 {
-            Carrier::Native(maps) => Carrier::Native(by_kernels(maps)?),
-            Carrier::Tensor(maps) => Carrier::Tensor(of_tensor(maps)?),
         }))
     }
 
@@ -56,6 +50,7 @@ impl Maps {
         match &self.0 {
             Carrier::Tensor(maps) => Ok(maps.clone()),
             Carrier::Native(maps) => maps.tensor(),
+            Carrier::Rounded(maps) => maps.tensor(),
         }
     }
 
@@ -67,6 +62,7 @@ impl Maps {
         match &self.0 {
             Carrier::Tensor(maps) => maps.dims4(),
             Carrier::Native(maps) => Ok(maps.shape.into()),
+            Carrier::Rounded(maps) => Ok(maps.shape.into()),
         }
     }
 }

@@ -15,6 +15,25 @@ macro_rules! by_kernel {
     };
 }
 
+/// What the maps `$xs` become, by the kernels or of a tensor; `$other` maps have to be of the same form.
+macro_rules! become_maps {
+    ($xs:ident $(and $other:ident)?, $by_kernels:expr, $of_tensor:expr) => {
+        Ok(Maps(match &$xs.0 {
+            Carrier::Native($xs) => become_maps!(@ Native, $by_kernels $(, $other)?),
+            Carrier::Rounded($xs) => become_maps!(@ Rounded, $by_kernels $(, $other)?),
+            Carrier::Tensor($xs) => become_maps!(@ Tensor, $of_tensor $(, $other)?),
+        }))
+    };
+    (@ $form:ident, $operation:expr $(, $other:ident)?) => {{
+        $(let $other = match $other {
+            None => None,
+            Some(Maps(Carrier::$form(other))) => Some(other),
+            Some(_) => bail!("the input and its {} were made for different kernels", stringify!($other)),
+        };)?
+        Carrier::$form($operation?)
+    }};
+}
+
 mod encoder;
 
 use candle_core::{DType, Result, Tensor, bail};
@@ -47,9 +66,10 @@ pub fn conv2d(
     input_gradient: bool,
 ) -> Result<Maps> {
     Sizes::new(xs.dims()?, weight.dims4()?, stride, padding)?;
-    xs.become_maps(
-        |xs| kernels::conv::conv2d(xs, weight, stride, padding, input_gradient),
-        |xs| convolved(xs, weight, stride, padding, input_gradient),
+    become_maps!(
+        xs,
+        kernels::conv::conv2d(xs, weight, stride, padding, input_gradient),
+        convolved(xs, weight, stride, padding, input_gradient)
     )
 }
 
@@ -70,9 +90,10 @@ fn convolved(
 pub fn conv2d_max_pool(xs: &Maps, weight: &Tensor, padding: usize, size: usize) -> Result<Maps> {
     let sizes = Sizes::new(xs.dims()?, weight.dims4()?, 1, padding)?;
     window_fits(sizes.out_height(), sizes.out_width(), size)?;
-    xs.become_maps(
-        |xs| kernels::conv::conv2d_max_pool(xs, weight, padding, size),
-        |xs| composed::max_pool(&convolved(xs, weight, 1, padding, true)?, size),
+    become_maps!(
+        xs,
+        kernels::conv::conv2d_max_pool(xs, weight, padding, size),
+        composed::max_pool(&convolved(xs, weight, 1, padding, true)?, size)
     )
 }
 
@@ -117,26 +138,14 @@ pub fn batch_norm(
             xs.dims()?
         );
     }
-    let differ = "batch_norm: the input and the residual were made for different kernels";
-    xs.become_maps(
-        |xs| {
-            let residual = match residual.map(|residual| &residual.0) {
-                None => None,
-                Some(Carrier::Native(residual)) => Some(residual),
-                Some(Carrier::Tensor(_)) => bail!("{differ}"),
-            };
-            kernels::batch_norm::batch_norm(xs, affine, running, residual, activation, train)
-        },
-        |xs| {
-            let residual = match residual.map(|residual| &residual.0) {
-                None => None,
-                Some(Carrier::Tensor(residual)) => Some(residual),
-                Some(Carrier::Native(_)) => bail!("{differ}"),
-            };
+    become_maps!(
+        xs and residual,
+        kernels::batch_norm::batch_norm(xs, affine, running, residual, activation, train),
+        {
             let fused = fused::takes(xs);
             let batch_norm = if fused { fused::batch_norm } else { composed::batch_norm };
             batch_norm(xs, affine, running, residual, activation, train)
-        },
+        }
     )
 }
 
@@ -144,9 +153,10 @@ pub fn batch_norm(
 pub fn bias(xs: &Maps, bias: &Tensor, activation: Activation) -> Result<Maps> {
     let (_, _, _, channels) = xs.dims()?;
     fits("bias", bias, &[channels])?;
-    xs.become_maps(
-        |xs| kernels::batch_norm::bias(xs, bias, activation),
-        |xs| composed::bias(xs, bias, activation),
+    become_maps!(
+        xs,
+        kernels::batch_norm::bias(xs, bias, activation),
+        composed::bias(xs, bias, activation)
     )
 }
 
@@ -154,6 +164,7 @@ pub fn bias(xs: &Maps, bias: &Tensor, activation: Activation) -> Result<Maps> {
 pub fn global_average_pool(xs: &Maps) -> Result<Tensor> {
     match &xs.0 {
         Carrier::Native(xs) => kernels::pool::global_average_pool(xs),
+        Carrier::Rounded(xs) => kernels::pool::global_average_pool(xs),
         Carrier::Tensor(xs) => composed::global_average_pool(xs),
     }
 }
@@ -166,7 +177,7 @@ pub fn global_average_pool(xs: &Maps) -> Result<Tensor> {
 pub fn max_pool(xs: &Maps, size: usize) -> Result<Maps> {
     let (_, height, width, _) = xs.dims()?;
     window_fits(height, width, size)?;
-    xs.become_maps(|xs| kernels::max_pool::max_pool(xs, size), |xs| composed::max_pool(xs, size))
+    become_maps!(xs, kernels::max_pool::max_pool(xs, size), composed::max_pool(xs, size))
 }
 
 /// The parameter-free shortcut of He et al. 2016 (option A): every second row and column of
@@ -180,10 +191,7 @@ pub fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
     if counts::elements(&shape).is_none() {
         bail!("shortcut_a: no memory has the elements of {shape:?}");
     }
-    xs.become_maps(
-        |xs| kernels::pool::shortcut_a(xs, channels),
-        |xs| composed::shortcut_a(xs, channels),
-    )
+    become_maps!(xs, kernels::pool::shortcut_a(xs, channels), composed::shortcut_a(xs, channels))
 }
 
 /// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`.

@@ -43,8 +43,8 @@ pub struct Recipe {
     #[schemars(extend("default" = false))]
     pub tf32: bool,
     /// What the processor's products are computed in: `f32`; `bf16`, by its own instruction (AVX512-BF16), and refused
-    /// where it has none; `bf16-emulated`, the same arithmetic on any processor, slower than f32. Sums, weights,
-    /// gradients, statistics and the exchange stay in f32.
+    /// where it has none; `bf16-emulated`, the same arithmetic on any processor, slower than f32. Sums, weights
+    /// and their gradients, statistics and the exchange stay in f32; feature maps of images are kept in bf16.
     #[serde(default, skip_serializing_if = "is_f32")]
     #[schemars(extend("default" = "f32"))]
     pub precision: Precision,

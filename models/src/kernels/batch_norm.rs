@@ -24,9 +24,10 @@ use candle_core::{Result, Tensor};
 use self::passes::{Activate, Backward, Curve, Derivative, Floor, Gate, Gradients, Normalise};
 use self::statistics::Statistics;
 use super::channels::{Walk, span};
+use super::element::Element;
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
-use super::memory::{Bits, Scratch, Target};
+use super::memory::{Scratch, Target};
 use super::moments::Moments;
 use super::operand::with_values;
 use super::parallel::each;
@@ -42,14 +43,14 @@ fn backwards<T>(spans: impl DoubleEndedIterator<Item = T>) -> Vec<T> {
 }
 
 /// See [`ops::batch_norm`](crate::ops::batch_norm).
-pub(crate) fn batch_norm(
-    xs: &Maps,
+pub(crate) fn batch_norm<E: Element>(
+    xs: &Maps<E>,
     affine: Affine,
     running: &Running,
-    residual: Option<&Maps>,
+    residual: Option<&Maps<E>>,
     activation: Activation,
     train: bool,
-) -> Result<Maps> {
+) -> Result<Maps<E>> {
     // GELU's derivative needs what goes into it, and of a sum with a residual nothing keeps that: so it becomes an
     // operation of its own.
     if let (Some(_), Activation::Gelu(_)) = (residual, activation) {
@@ -77,20 +78,24 @@ pub(crate) fn batch_norm(
 }
 
 /// See [`ops::bias`](crate::ops::bias): a normalisation by statistics that change nothing.
-pub(crate) fn bias(xs: &Maps, bias: &Tensor, activation: Activation) -> Result<Maps> {
+pub(crate) fn bias<E: Element>(
+    xs: &Maps<E>,
+    bias: &Tensor,
+    activation: Activation,
+) -> Result<Maps<E>> {
     let affine = Affine { shift: None, gamma: None, beta: bias };
     normalise(xs, affine, Statistics::neutral(bias.dim(0)?), None, activation, false)
 }
 
 /// Normalises by these statistics, which depend on the input if `train`.
-fn normalise(
-    xs: &Maps,
+fn normalise<E: Element>(
+    xs: &Maps<E>,
     Affine { shift, gamma, beta }: Affine,
     statistics: Statistics,
-    residual: Option<&Maps>,
+    residual: Option<&Maps<E>>,
     activation: Activation,
     train: bool,
-) -> Result<Maps> {
+) -> Result<Maps<E>> {
     let isa = xs.native.isa;
     let channels = beta.dim(0)?;
     // A normalisation behind another one, without a convolution between: see [`Compute`].
@@ -105,11 +110,11 @@ fn normalise(
     let kept = xs.values();
     let normalised = Normalised { isa, xs: kept.clone(), scale, shift, activation };
     let (z, positive) = match residual {
-        None => (Values::computed(xs.len(), normalised), None),
+        None => (Values::computed(xs.len(), channels, normalised), None),
         // What is added would have to be read again by everyone who computes the sum.
         Some(residual) => {
-            let mut z = Scratch::new(xs.len());
-            let mut positive = Bits::new(xs.len() / channels * channels.div_ceil(isa.lanes()));
+            let mut z = Scratch::of(xs.len());
+            let mut positive = Scratch::of(xs.len() / channels * channels.div_ceil(isa.lanes()));
             let sum = || normalised.sum(residual.pixels(), &mut z, &mut positive);
             timed(Kind::BatchNorm, 0, sum);
             (z.into(), (activation == Activation::Relu).then(|| Arc::new(positive)))
@@ -131,30 +136,30 @@ fn normalise(
 
 /// The sums of what `gate` leaves of the gradient `dz`, and of its products with the deviations of `xs` from `mean`, per
 /// channel; what it leaves goes to `residual` as well.
-fn sums(
+fn sums<E: Element>(
     isa: Isa,
-    xs: &[f32],
-    dz: &[f32],
+    xs: &[E],
+    dz: &[E],
     gate: impl Derivative,
     mean: &[f32],
-    residual: Option<Target>,
+    residual: Option<Target<E>>,
 ) -> [Vec<f64>; 2] {
     let channels = mean.len();
     let (total, span) = (xs.len() / channels, span(channels));
     let mut spans = vec![0.0; total.div_ceil(span) * 2 * channels];
-    let mut residuals: Vec<Option<Target>> = match residual {
+    let mut residuals: Vec<Option<Target<E>>> = match residual {
         Some(residual) => residual.chunks(span * channels).map(Some).collect(),
         None => Vec::new(),
     };
     residuals.resize_with(total.div_ceil(span), || None);
     let parts = spans.chunks_exact_mut(2 * channels).zip(residuals).enumerate();
-    each(backwards(parts), |(i, (to, residual)): (usize, (&mut [f64], Option<Target>))| {
+    each(backwards(parts), |(i, (to, residual)): (usize, (&mut [f64], Option<Target<E>>))| {
         let pixels = span.min(total - i * span);
         let here = i * span * channels..(i * span + pixels) * channels;
         let (a, b) = to.split_at_mut(channels);
         let gate = gate.range(i * span..i * span + pixels, channels.div_ceil(isa.lanes()));
         let pass = Gradients { xs: &xs[here.clone()], dz: &dz[here], gate, mean, residual };
-        isa.run(Walk { pass, channels, sums: [a, b] });
+        E::run(isa, Walk { pass, channels, sums: [a, b] });
     });
     let mut sums = [vec![0.0; channels], vec![0.0; channels]];
     for part in spans.chunks_exact(2 * channels) {
@@ -168,27 +173,27 @@ fn sums(
 }
 
 /// The result, but for what is added to it.
-struct Normalised {
+struct Normalised<E: Element> {
     isa: Isa,
-    xs: Values,
+    xs: Values<E>,
     scale: Vec<f32>,
     shift: Vec<f32>,
     activation: Activation,
 }
 
-impl Normalised {
+impl<E: Element> Normalised<E> {
     /// Writes the elements of `range` to `z`: with the residual if there is one, and then where the sum is positive.
     fn run(
         &self,
         range: Range<usize>,
-        residual: Option<&[f32]>,
+        residual: Option<&[E]>,
         activation: impl Activate,
-        z: &mut [f32],
+        z: &mut [E],
         positive: Option<&mut [u16]>,
     ) {
         let (xs, scale, shift) = (&self.xs.whole()[range], &self.scale, &self.shift);
         let pass = Normalise { xs, scale, shift, residual, activation, z, positive };
-        self.isa.run(Walk::without_sums(pass, scale.len()));
+        E::run(self.isa, Walk::without_sums(pass, scale.len()));
     }
 
     /// ReLU, or nothing.
@@ -197,12 +202,12 @@ impl Normalised {
     }
 
     /// All of it with the residual, and where the sum is positive.
-    fn sum(&self, residual: &[f32], z: &mut [f32], positive: &mut [u16]) {
+    fn sum(&self, residual: &[E], z: &mut [E], positive: &mut [u16]) {
         let channels = self.scale.len();
         let span = span(channels);
         let bits = positive.chunks_mut(span * channels.div_ceil(self.isa.lanes()));
         let parts = z.chunks_mut(span * channels).zip(bits).enumerate();
-        each(backwards(parts), |(i, (z, positive)): (usize, (&mut [f32], &mut [u16]))| {
+        each(backwards(parts), |(i, (z, positive)): (usize, (&mut [E], &mut [u16]))| {
             let start = i * span * channels;
             let here = start..start + z.len();
             self.run(here.clone(), Some(&residual[here]), self.floor(), z, Some(positive));
@@ -210,12 +215,8 @@ impl Normalised {
     }
 }
 
-impl Compute for Normalised {
-    fn channels(&self) -> usize {
-        self.scale.len()
-    }
-
-    fn compute(&self, range: Range<usize>, z: &mut [f32]) {
+impl<E: Element> Compute<E> for Normalised<E> {
+    fn compute(&self, range: Range<usize>, z: &mut [E]) {
         match self.activation {
             Activation::Gelu(form) => self.run(range, None, form, z, None),
             _ => self.run(range, None, self.floor(), z, None),
@@ -224,11 +225,11 @@ impl Compute for Normalised {
 }
 
 /// The gradient of the input, in place of that of the result.
-struct Differentiated {
+struct Differentiated<E: Element> {
     isa: Isa,
-    xs: Values,
+    xs: Values<E>,
     activation: Activation,
-    positive: Option<Arc<Bits>>,
+    positive: Option<Arc<Scratch<u16>>>,
     /// Those of the forward pass.
     scale: Vec<f32>,
     shift: Vec<f32>,
@@ -236,26 +237,27 @@ struct Differentiated {
     constant: Vec<f32>,
 }
 
-impl Compute for Differentiated {
-    fn channels(&self) -> usize {
-        self.scale.len()
-    }
-
-    fn compute(&self, range: Range<usize>, gradient: &mut [f32]) {
+impl<E: Element> Compute<E> for Differentiated<E> {
+    fn compute(&self, range: Range<usize>, gradient: &mut [E]) {
         let (scale, shift) = (&self.scale[..], &self.shift[..]);
         match self.activation {
             Activation::Gelu(form) => self.run(range, gradient, Curve { form, scale, shift }),
             _ => {
-                let gate = gate(self.activation, self.positive.as_deref(), scale, shift);
+                let gate = gate(
+                    self.activation,
+                    self.positive.as_ref().map(|bits| &bits[..]),
+                    scale,
+                    shift,
+                );
                 self.run(range, gradient, gate);
             }
         }
     }
 }
 
-impl Differentiated {
-    fn run(&self, range: Range<usize>, gradient: &mut [f32], gate: impl Derivative) {
-        let channels = self.channels();
+impl<E: Element> Differentiated<E> {
+    fn run(&self, range: Range<usize>, gradient: &mut [E], gate: impl Derivative) {
+        let channels = self.scale.len();
         let pixels = range.start / channels..range.end / channels;
         let pass = Backward {
             xs: &self.xs.whole()[range],
@@ -265,14 +267,14 @@ impl Differentiated {
             constant: &self.constant,
             gradient,
         };
-        self.isa.run(Walk::without_sums(pass, channels));
+        E::run(self.isa, Walk::without_sums(pass, channels));
     }
 }
 
 /// Where the gradient passes ReLU, or everywhere without it: what is known of the result, or else the result of the affine map alone.
 fn gate<'a>(
     activation: Activation,
-    positive: Option<&'a Bits>,
+    positive: Option<&'a [u16]>,
     scale: &'a [f32],
     shift: &'a [f32],
 ) -> Gate<'a> {
@@ -284,7 +286,7 @@ fn gate<'a>(
 }
 
 /// What the backward pass needs.
-struct BatchNorm {
+struct BatchNorm<E: Element> {
     isa: Isa,
     /// γ where there is one, β and, where there is one, the shift.
     parts: Parts,
@@ -294,15 +296,15 @@ struct BatchNorm {
     activation: Activation,
     /// Whether the statistics came from the input itself, and so depend on it.
     train: bool,
-    xs: Values,
+    xs: Values<E>,
     /// Where the result is positive, if `xs` alone does not tell what ReLU let pass.
-    positive: Option<Arc<Bits>>,
+    positive: Option<Arc<Scratch<u16>>>,
     /// Where the gradient of the input goes, if anywhere.
-    gradient: Option<Slot>,
-    residual: Option<Slot>,
+    gradient: Option<Slot<E>>,
+    residual: Option<Slot<E>>,
 }
 
-impl maps::Backward for BatchNorm {
+impl<E: Element> maps::Backward<E> for BatchNorm<E> {
     const NAME: &'static str = "batch_norm";
 
     fn gradient(
@@ -315,7 +317,7 @@ impl maps::Backward for BatchNorm {
         self.parts.gradient(parameters, values).map(Some)
     }
 
-    fn backward(&self, dz: Values, parameters: &[f32], to: &mut [f32]) -> Result<()> {
+    fn backward(&self, dz: Values<E>, parameters: &[f32], to: &mut [f32]) -> Result<()> {
         let dz = dz.into_memory();
         let recipe = timed(Kind::BatchNormBackward, 0, || match &self.residual {
             None => self.run(&dz, parameters, None, to),
@@ -323,22 +325,22 @@ impl maps::Backward for BatchNorm {
                 .receive(self.xs.len(), |residual| self.run(&dz, parameters, Some(residual), to)),
         });
         if let Some(gradient) = &self.gradient {
-            gradient.receive_values(Values::mapped(dz, recipe));
+            gradient.receive_values(Values::mapped(dz, recipe.scale.len(), recipe));
         }
         Ok(())
     }
 }
 
-impl BatchNorm {
+impl<E: Element> BatchNorm<E> {
     /// How the gradient of the input comes from that of the result; sends `residual` what the activation leaves, and writes the
     /// gradient of the parameters to `gradients`.
     fn run(
         &self,
-        dz: &[f32],
+        dz: &[E],
         parameters: &[f32],
-        residual: Option<Target>,
+        residual: Option<Target<E>>,
         gradients: &mut [f32],
-    ) -> Differentiated {
+    ) -> Differentiated<E> {
         let (isa, statistics, xs) = (self.isa, &self.statistics, self.xs.whole());
         let channels = statistics.mean.len();
         let (gamma, rest) = parameters.split_at(self.scales);
@@ -351,7 +353,12 @@ impl BatchNorm {
                 sums(isa, xs, dz, curve, &mean, residual)
             }
             _ => {
-                let gate = gate(self.activation, self.positive.as_deref(), &scale, &shift);
+                let gate = gate(
+                    self.activation,
+                    self.positive.as_ref().map(|bits| &bits[..]),
+                    &scale,
+                    &shift,
+                );
                 sums(isa, xs, dz, gate, &mean, residual)
             }
         };

@@ -4,9 +4,11 @@
 //! No loss needs to be scaled for this, as f16 asks for: bf16 has the exponents of f32, so what f32 does not flush to zero
 //! bf16 keeps, with 8 bits of precision.
 
+use super::element::Element;
 use super::gemm::{Gemm, Left, Right, Words};
-use super::memory::Scratch;
+use super::memory::{Scratch, Target};
 use super::simd::{Isa, Kernel, Simd};
+use super::values::Window;
 
 /// The product of operands that are words, if `isa` says bf16, and else values.
 pub(super) fn multiply(isa: Isa, gemm: Gemm) {
@@ -56,6 +58,50 @@ pub(super) fn product(isa: Isa, gemm: Gemm) {
     multiply(isa, Gemm { depth, a: &a, left, b, right, ..gemm });
 }
 
+/// The values in f32.
+pub(super) fn widen<E: Element>(isa: Isa, xs: &[E]) -> Window<'_, f32> {
+    if let Some(xs) = E::as_f32(xs) {
+        return Window::Memory(xs);
+    }
+    let mut wide = Scratch::new(xs.len());
+    E::run(isa, Take { from: xs, to: Target::Write(&mut wide) });
+    Window::Computed(wide)
+}
+
+/// Lets `write` write a result in f32, and takes it to where it goes.
+pub(super) fn narrow<E: Element>(isa: Isa, to: Target<E>, write: impl FnOnce(Target)) {
+    if E::ROUNDED {
+        let mut wide = Scratch::new(to.len());
+        write(Target::Write(&mut wide));
+        E::run(isa, Take { from: &wide, to });
+        return;
+    }
+    let (to, add) = to.parts();
+    let to = E::as_f32_mut(to).expect("invariant: what is not rounded is f32");
+    write(if add { Target::Add(to) } else { Target::Write(to) });
+}
+
+/// Takes values to where they go.
+pub(super) struct Take<'a, A, B> {
+    pub from: &'a [A],
+    pub to: Target<'a, B>,
+}
+
+impl<A: Element, B: Element> Kernel for Take<'_, A, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (to, add) = self.to.parts();
+        assert_eq!(to.len(), self.from.len());
+        for (to, from) in to.chunks_mut(S::LANES).zip(self.from.chunks(S::LANES)) {
+            let x = A::load_first(s, from);
+            let x = if add { s.add(B::load_first(s, to), x) } else { x };
+            B::store_first(s, to, x);
+        }
+    }
+}
+
 /// Rows of values as words of neighbours, each row's last one alone if their number is odd.
 pub(super) fn neighbours(
     isa: Isa,
@@ -70,16 +116,16 @@ pub(super) fn neighbours(
 }
 
 /// Writes rows of `width` values as words of neighbours, rows of these `to_apart` apart.
-pub(super) struct Neighbours<'a> {
+pub(super) struct Neighbours<'a, E> {
     pub rows: usize,
     pub width: usize,
-    pub from: &'a [f32],
+    pub from: &'a [E],
     pub apart: usize,
     pub to: &'a mut [f32],
     pub to_apart: usize,
 }
 
-impl Kernel for Neighbours<'_> {
+impl<E: Element> Kernel for Neighbours<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -91,10 +137,11 @@ impl Kernel for Neighbours<'_> {
             let (whole, last) = to.split_at_mut(pairs.len() / 2);
             let words = whole.chunks_exact_mut(S::LANES);
             for (from, to) in pairs.chunks_exact(2 * S::LANES).zip(words) {
-                s.store(to, s.narrow(s.load(from), s.load(&from[S::LANES..])));
+                let (a, b) = from.split_at(S::LANES);
+                s.store(to, s.narrow(E::load_first(s, a), E::load_first(s, b)));
             }
             let (a, b) = rest.split_at(rest.len().min(S::LANES));
-            s.store_first(last, s.narrow(s.load_first(a), s.load_first(b)));
+            s.store_first(last, s.narrow(E::load_first(s, a), E::load_first(s, b)));
         }
     }
 }
@@ -168,7 +215,7 @@ impl Kernel for Across<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::gemm::Target;
+    use crate::kernels::element::Rounded;
     use crate::kernels::simd::Bf16;
 
     /// Words and their products by the definition, against every way to compute them.
@@ -227,6 +274,20 @@ mod tests {
             run(Isa::multiplying(Bf16::Emulated), Word([1.003_906_2, 1.011_718_8, 2.0, 0.5]));
         assert_eq!((word, neighbours), (0x3f82_3f80, 0x3f80_3f80));
         assert_eq!(f32::from_bits(product), 0.5 + 1.015_625 * 1.0 + 1.0 * 2.0);
+    }
+
+    #[test]
+    fn what_is_added_in_bf16_is_rounded_once() {
+        let (one, small) = ([Rounded::of(1.0); 37], [0.007_f32; 37]);
+        for isa in Isa::with_bf16() {
+            let mut to = one;
+            narrow(isa, Target::Add(&mut to), |to| to.parts().0.copy_from_slice(&small));
+            assert!(to.iter().all(|x| x.get() == 1.007_812_5));
+            assert_eq!(widen(isa, &to).to_vec(), [1.007_812_5; 37]);
+            let mut by_value = one;
+            Target::Add(&mut by_value).take(&small);
+            assert!(by_value.iter().all(|x| x.get() == 1.007_812_5));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! to visit every vector of every pixel in turn and to add what it gives to the sums of its channels; the order here makes
 //! of it that the constants of a group are loaded once for a block, and that sums run in f32 within a block alone.
 
+use super::element::Element;
 use super::simd::{Kernel, Simd};
 
 /// Pixels summed in f32 before the sum goes on in f64.
@@ -37,14 +38,15 @@ pub(super) struct At {
 /// # Safety
 /// `xs` holds the elements at `at`, a whole vector unless `PARTIAL`.
 #[inline(always)]
-pub(super) unsafe fn load<S: Simd, const PARTIAL: bool>(s: S, xs: &[f32], at: At) -> S::V {
+pub(super) unsafe fn load<S: Simd, E: Element, const PARTIAL: bool>(
+    s: S,
+    xs: &[E],
+    at: At,
+) -> S::V {
     debug_assert!(at.element + at.lanes <= xs.len());
-    s.prefetch(xs.as_ptr().wrapping_add(at.element + AHEAD));
+    s.prefetch(xs.as_ptr().wrapping_add(at.element + AHEAD).cast());
     // SAFETY: the caller's promise.
-    unsafe {
-        let p = xs.as_ptr().add(at.element);
-        if PARTIAL { s.load_ptr_first(p, at.lanes) } else { s.load_ptr(p) }
-    }
+    unsafe { E::load::<S, PARTIAL>(s, xs.as_ptr().add(at.element), at.lanes) }
 }
 
 /// Writes a vector of channels, or the first lanes of one if partial.
@@ -52,14 +54,16 @@ pub(super) unsafe fn load<S: Simd, const PARTIAL: bool>(s: S, xs: &[f32], at: At
 /// # Safety
 /// `out` has room for the elements at `at`, a whole vector unless `PARTIAL`.
 #[inline(always)]
-pub(super) unsafe fn store<S: Simd, const PARTIAL: bool>(s: S, out: &mut [f32], at: At, v: S::V) {
+pub(super) unsafe fn store<S: Simd, E: Element, const PARTIAL: bool>(
+    s: S,
+    out: &mut [E],
+    at: At,
+    v: S::V,
+) {
     debug_assert!(at.element + at.lanes <= out.len());
-    s.prefetch(out.as_ptr().wrapping_add(at.element + AHEAD));
+    s.prefetch(out.as_ptr().wrapping_add(at.element + AHEAD).cast());
     // SAFETY: the caller's promise.
-    unsafe {
-        let p = out.as_mut_ptr().add(at.element);
-        if PARTIAL { s.store_ptr_first(p, v, at.lanes) } else { s.store_ptr(p, v) }
-    }
+    unsafe { E::store::<S, PARTIAL>(s, out.as_mut_ptr().add(at.element), v, at.lanes) }
 }
 
 /// What is done with each vector of channels of each pixel.

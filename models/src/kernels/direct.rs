@@ -3,12 +3,12 @@
 //! A chunk of windows, small enough to stay in the cache, is gathered and multiplied; nothing of the size of all
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
-use super::bf16::product;
+use super::bf16::{narrow, widen};
 use super::conv_sizes::Sizes;
-use super::gemm::{Gemm, Left, Right};
+use super::element::Element;
 use super::memory::{Scratch, Target};
-use super::parallel::{each, threads};
-use super::projection::Panels;
+use super::parallel::each;
+use super::projection::{self, Panels};
 use super::simd::Isa;
 use super::values::Window;
 
@@ -16,7 +16,7 @@ use super::values::Window;
 const CHUNK: usize = 96 << 10;
 
 /// See [`conv::forward`](super::conv::forward).
-pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
+pub(super) fn forward<E: Element>(isa: Isa, sizes: &Sizes, xs: &[E], weight: &[f32], ys: &mut [E]) {
     let (kh, kw) = sizes.kernel;
     let depth = kh * kw * sizes.inputs;
     let packed = Panels::pack(isa, [depth, sizes.outputs], |k, column| {
@@ -26,62 +26,40 @@ pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &
     let per_row = sizes.out_width() * sizes.outputs;
     let chunk = rows(sizes);
     let padded = padded(sizes, xs);
-    each(ys.chunks_mut(chunk * per_row).enumerate().collect(), |(i, out): (usize, &mut [f32])| {
+    each(ys.chunks_mut(chunk * per_row).enumerate().collect(), |(i, out): (usize, &mut [E])| {
         let (first, count) = (i * chunk, out.len() / per_row);
         let mut windows = Scratch::new(count * sizes.out_width() * depth);
         lay_out(sizes, &padded, first, count, &mut windows);
-        packed.product(&windows, Target::Write(out));
+        narrow(isa, Target::Write(out), |out| packed.product(&windows, out));
     });
 }
 
 /// See [`conv::weight_gradient`](super::conv::weight_gradient).
-pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(super) fn weight_gradient<E: Element>(
+    isa: Isa,
+    sizes: &Sizes,
+    xs: &[E],
+    dy: &[E],
+    dw: &mut [f32],
+) {
     let (kh, kw) = sizes.kernel;
     let taps = kh * kw;
     let depth = taps * sizes.inputs;
     let mut sums = Scratch::new(sizes.outputs * depth);
     let total = sizes.batch * sizes.out_height();
-    let chunk = rows(sizes).min(total);
-    let firsts: Vec<usize> = (0..total).step_by(chunk).collect();
-    let block = sizes.outputs.div_ceil(threads());
+    let (chunk, width) = (rows(sizes).min(total), sizes.out_width());
     let padded = padded(sizes, xs);
-    for group in firsts.chunks(threads()) {
-        let mut windows: Vec<(usize, usize, Scratch)> = group
-            .iter()
-            .map(|&first| {
-                let pixels = chunk.min(total - first) * sizes.out_width();
-                (first, pixels, Scratch::new(pixels * depth))
-            })
-            .collect();
-        each(windows.iter_mut().collect(), |(first, pixels, windows)| {
-            lay_out(sizes, &padded, *first, *pixels / sizes.out_width(), windows);
-        });
-        let windows = &windows;
-        each(
-            sums.chunks_mut(block * depth).enumerate().collect(),
-            |(i, sums): (usize, &mut [f32])| {
-                for (first, pixels, windows) in windows {
-                    product(
-                        isa,
-                        Gemm {
-                            rows: sums.len() / depth,
-                            columns: depth,
-                            depth: *pixels,
-                            a: &dy[first * sizes.out_width() * sizes.outputs + i * block..],
-                            left: Left::Columns(sizes.outputs),
-                            b: windows,
-                            right: Right::Rows(depth),
-                            c: match first {
-                                0 => Target::Write(sums),
-                                _ => Target::Add(sums),
-                            },
-                            c_row: depth,
-                            bias: &[],
-                        },
-                    );
-                }
-            },
-        );
+    for first in (0..total).step_by(chunk) {
+        let count = chunk.min(total - first);
+        let mut windows = Scratch::new(count * width * depth);
+        let lines = windows.chunks_exact_mut(width * depth).zip(first..);
+        each(lines.collect(), |(line, row)| lay_out(sizes, &padded, row, 1, line));
+        let dy = &dy[first * width * sizes.outputs..][..count * width * sizes.outputs];
+        let to = match first {
+            0 => Target::Write(&mut sums),
+            _ => Target::Add(&mut sums),
+        };
+        projection::weight_gradient(isa, &widen(isa, dy), &windows, depth, to);
     }
     for (dw, sums) in dw.chunks_exact_mut(depth).zip(sums.chunks_exact(depth)) {
         for (tap, sums) in sums.chunks_exact(sizes.inputs).enumerate() {
@@ -95,31 +73,40 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
 /// See [`conv::input_gradient`](super::conv::input_gradient).
 ///
 /// The gradient of the windows of one row of the result at a time, of which each pixel adds up its places.
-pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Target) {
+pub(super) fn input_gradient<E: Element>(
+    isa: Isa,
+    sizes: &Sizes,
+    weight: &[f32],
+    dy: &[E],
+    dx: Target<E>,
+) {
     let Sizes { height, width, inputs, outputs, stride, padding, kernel, .. } = *sizes;
     let (taps, out_width) = (kernel.0 * kernel.1, sizes.out_width());
     let weights = Panels::pack(isa, [outputs, taps * inputs], |output, column| {
         weight[(output * inputs + column % inputs) * taps + column / inputs]
     });
     let images = dy.chunks_exact(sizes.out_height() * out_width * outputs);
-    each(dx.chunks(height * width * inputs).zip(images).collect(), |(mut dx, dy)| {
-        if let Target::Write(dx) = &mut dx {
-            dx.fill(0.0);
-        }
-        let (dx, _) = dx.parts();
+    each(dx.chunks(height * width * inputs).zip(images).collect(), |(dx, dy)| {
+        let dy = widen(isa, dy);
         let mut windows = Scratch::new(out_width * taps * inputs);
-        for (row, dy) in dy.chunks_exact(out_width * outputs).enumerate() {
-            weights.product(dy, Target::Write(&mut windows));
-            for (place, window) in windows.chunks_exact(inputs).enumerate() {
-                let (column, tap) = (place / taps, place % taps);
-                let y = (row * stride + tap / kernel.1).wrapping_sub(padding);
-                let x = (column * stride + tap % kernel.1).wrapping_sub(padding);
-                if y < height && x < width {
-                    let at = (y * width + x) * inputs;
-                    Target::Add(&mut dx[at..at + inputs]).take(window);
+        narrow(isa, dx, |mut dx| {
+            if let Target::Write(dx) = &mut dx {
+                dx.fill(0.0);
+            }
+            let (dx, _) = dx.parts();
+            for (row, dy) in dy.chunks_exact(out_width * outputs).enumerate() {
+                weights.product(dy, Target::Write(&mut windows));
+                for (place, window) in windows.chunks_exact(inputs).enumerate() {
+                    let (column, tap) = (place / taps, place % taps);
+                    let y = (row * stride + tap / kernel.1).wrapping_sub(padding);
+                    let x = (column * stride + tap % kernel.1).wrapping_sub(padding);
+                    if y < height && x < width {
+                        let at = (y * width + x) * inputs;
+                        Target::Add(&mut dx[at..at + inputs]).take(window);
+                    }
                 }
             }
-        }
+        });
     });
 }
 
@@ -130,7 +117,7 @@ fn rows(sizes: &Sizes) -> usize {
 }
 
 /// Images with their padding, so that no window needs to look where it lies.
-fn padded<'a>(sizes: &Sizes, xs: &'a [f32]) -> Window<'a> {
+fn padded<'a, E: Element>(sizes: &Sizes, xs: &'a [E]) -> Window<'a, E> {
     let Sizes { batch, height, width, inputs, padding, .. } = *sizes;
     if padding == 0 {
         return Window::Memory(xs);
@@ -149,7 +136,13 @@ fn padded<'a>(sizes: &Sizes, xs: &'a [f32]) -> Window<'a> {
 
 /// Writes the windows of `count` rows of the result from row `first`, counted through all [padded] images:
 /// `[pixels, taps, inputs]`.
-fn lay_out(sizes: &Sizes, images: &[f32], first: usize, count: usize, windows: &mut [f32]) {
+fn lay_out<E: Element>(
+    sizes: &Sizes,
+    images: &[E],
+    first: usize,
+    count: usize,
+    windows: &mut [f32],
+) {
     let Sizes { inputs, stride, padding, kernel: (rows, columns), .. } = *sizes;
     let (height, line) = (sizes.out_height(), (sizes.width + 2 * padding) * inputs);
     let mut at = 0;
@@ -169,14 +162,16 @@ fn lay_out(sizes: &Sizes, images: &[f32], first: usize, count: usize, windows: &
 /// Copies `len` elements from the start of `from` to the start of `to`: in whole blocks where both have room, so that
 /// elements behind may change, which are yet to be written.
 #[inline]
-fn copy_ahead(to: &mut [f32], from: &[f32], len: usize) {
+fn copy_ahead<E: Element>(to: &mut [f32], from: &[E], len: usize) {
     const BLOCK: usize = 16;
     let whole = len.next_multiple_of(BLOCK);
     if whole <= to.len().min(from.len()) {
         let to = to[..whole].as_chunks_mut::<BLOCK>().0;
         let from = from[..whole].as_chunks::<BLOCK>().0;
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.map(E::get);
+        }
     } else {
-        to[..len].copy_from_slice(&from[..len]);
+        to[..len].iter_mut().zip(&from[..len]).for_each(|(to, from)| *to = from.get());
     }
 }

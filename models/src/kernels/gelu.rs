@@ -16,13 +16,8 @@
 //! In f32 the value is off by at most 5e-7 and the derivative by at most 1e-6, beside what a vector without fused
 //! multiply-add rounds. NaN stays NaN, and the ends are those of the definition: ∞ gives ∞, −∞ gives zero.
 
-use super::memory::Target;
-use super::parallel::each;
-use super::simd::{Isa, Kernel, Simd};
+use super::simd::{Kernel, Simd};
 use crate::parameters::Gelu;
-
-/// Elements that one thread computes at a time.
-const SPAN: usize = 64 << 10;
 
 /// `(b + cut)¹⁶ · (p₀ + p₁ b + p₂ b² + …)` for `b` in `[−cut, 0]`.
 struct Descent<const N: usize> {
@@ -141,31 +136,11 @@ pub(crate) fn slope<S: Simd>(s: S, form: Gelu, x: S::V) -> S::V {
     s.add(below, s.where_positive(x, s.nfma(s.splat(2.0), below, s.splat(1.0))))
 }
 
-/// Writes GELU of each of `xs` to `ys`, on all threads of the pool.
-///
-/// # Panics
-/// When the lengths differ.
-pub(crate) fn forward(isa: Isa, form: Gelu, xs: &[f32], ys: &mut [f32]) {
-    assert_eq!(xs.len(), ys.len());
-    let spans = xs.chunks(SPAN).zip(ys.chunks_mut(SPAN)).collect();
-    each(spans, |(xs, ys): (&[f32], &mut [f32])| isa.run(Forward { form, xs, ys }));
-}
-
-/// Sends `dx` the products of `dy`, the gradient of GELU of `xs`, and the derivatives at `xs`, on all threads of the
-/// pool.
-///
-/// # Panics
-/// When the lengths differ.
-pub(crate) fn backward(isa: Isa, form: Gelu, xs: &[f32], dy: &[f32], dx: Target) {
-    assert_eq!([dy.len(), dx.len()], [xs.len(); 2]);
-    let spans = xs.chunks(SPAN).zip(dy.chunks(SPAN)).zip(dx.chunks(SPAN)).collect();
-    each(spans, |((xs, dy), dx)| isa.run(Backward { form, xs, dy, dx }));
-}
-
-struct Forward<'a> {
-    form: Gelu,
-    xs: &'a [f32],
-    ys: &'a mut [f32],
+/// Writes GELU of each of `xs` to `ys`.
+pub(super) struct Forward<'a> {
+    pub form: Gelu,
+    pub xs: &'a [f32],
+    pub ys: &'a mut [f32],
 }
 
 impl Kernel for Forward<'_> {
@@ -173,17 +148,19 @@ impl Kernel for Forward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        assert_eq!(self.xs.len(), self.ys.len());
         for (xs, ys) in self.xs.chunks(S::LANES).zip(self.ys.chunks_mut(S::LANES)) {
             s.store_first(ys, value(s, self.form, s.load_first(xs)));
         }
     }
 }
 
-struct Backward<'a> {
-    form: Gelu,
-    xs: &'a [f32],
-    dy: &'a [f32],
-    dx: Target<'a>,
+/// Writes to `dx` the products of `dy`, the gradient of GELU of `xs`, and the derivatives at `xs`.
+pub(super) struct Backward<'a> {
+    pub form: Gelu,
+    pub xs: &'a [f32],
+    pub dy: &'a [f32],
+    pub dx: &'a mut [f32],
 }
 
 impl Kernel for Backward<'_> {
@@ -191,12 +168,11 @@ impl Kernel for Backward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (dx, add) = self.dx.parts();
+        assert_eq!([self.dy.len(), self.dx.len()], [self.xs.len(); 2]);
         let operands = self.xs.chunks(S::LANES).zip(self.dy.chunks(S::LANES));
-        for ((xs, dy), dx) in operands.zip(dx.chunks_mut(S::LANES)) {
-            let so_far = if add { s.load_first(dx) } else { s.zero() };
+        for ((xs, dy), dx) in operands.zip(self.dx.chunks_mut(S::LANES)) {
             let slope = slope(s, self.form, s.load_first(xs));
-            s.store_first(dx, s.fma(slope, s.load_first(dy), so_far));
+            s.store_first(dx, s.mul(slope, s.load_first(dy)));
         }
     }
 }
@@ -206,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernels::testing::on_threads;
+    use crate::kernels::simd::Isa;
 
     const FORMS: [Gelu; 2] = [Gelu::Exact, Gelu::Tanh];
 
@@ -243,8 +219,8 @@ mod tests {
 
     fn both(isa: Isa, form: Gelu, xs: &[f32]) -> [Vec<f32>; 2] {
         let (mut ys, mut slopes) = (vec![f32::NAN; xs.len()], vec![f32::NAN; xs.len()]);
-        forward(isa, form, xs, &mut ys);
-        backward(isa, form, xs, &vec![1.0; xs.len()], Target::Write(&mut slopes));
+        isa.run(Forward { form, xs, ys: &mut ys });
+        isa.run(Backward { form, xs, dy: &vec![1.0; xs.len()], dx: &mut slopes });
         [ys, slopes]
     }
 
@@ -297,30 +273,20 @@ mod tests {
     }
 
     proptest! {
-        /// Any length, written or added; every element is the one at its place.
+        /// Any length; every element is the one at its place.
         #[test]
-        fn gradients_are_written_or_added(
+        fn gradients_are_products_with_the_derivative(
             pairs in prop::collection::vec((-8f32..8.0, -2f32..2.0), 1..70),
-            add: bool,
         ) {
             let (xs, dy): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
             for (isa, form) in Isa::available().flat_map(|isa| FORMS.map(|form| (isa, form))) {
-                let mut dx = vec![if add { 0.25 } else { f32::NAN }; xs.len()];
-                let target = if add { Target::Add(&mut dx) } else { Target::Write(&mut dx) };
-                backward(isa, form, &xs, &dy, target);
+                let mut dx = vec![f32::NAN; xs.len()];
+                isa.run(Backward { form, xs: &xs, dy: &dy, dx: &mut dx });
                 for ((x, dy), dx) in xs.iter().zip(&dy).zip(&dx) {
                     let expected = f64::from(*dy) * simply(form, f64::from(*x))[1];
-                    let expected = expected + if add { 0.25 } else { 0.0 };
                     prop_assert!((f64::from(*dx) - expected).abs() < 5e-6, "{form:?}, {isa}: {dx} {expected}");
                 }
             }
         }
-    }
-
-    #[test]
-    fn any_number_of_threads_gives_the_same_bits() {
-        let xs: Vec<f32> = (0..3 * SPAN + 5).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
-        let run = |threads| on_threads(threads, || both(Isa::best(), Gelu::Exact, &xs));
-        assert_eq!(run(1), run(3));
     }
 }

@@ -340,25 +340,10 @@ impl<S: Simd> Strip<S> {
                     let mut a = block;
                     block = block.wrapping_add(stride);
                     while here >= STEPS {
-                        b = self.step::<WORDS, M, V, PARTIAL>(&mut sums, a, S::LANES, b);
-                        b = self.step::<WORDS, M, V, PARTIAL>(
-                            &mut sums,
-                            a.wrapping_add(1),
-                            S::LANES,
-                            b,
-                        );
-                        b = self.step::<WORDS, M, V, PARTIAL>(
-                            &mut sums,
-                            a.wrapping_add(2),
-                            S::LANES,
-                            b,
-                        );
-                        b = self.step::<WORDS, M, V, PARTIAL>(
-                            &mut sums,
-                            a.wrapping_add(3),
-                            S::LANES,
-                            b,
-                        );
+                        for k in 0..STEPS {
+                            let a = a.wrapping_add(k);
+                            b = self.step::<WORDS, M, V, PARTIAL>(&mut sums, a, S::LANES, b);
+                        }
                         a = a.wrapping_add(STEPS);
                         here -= STEPS;
                     }

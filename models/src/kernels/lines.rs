@@ -4,8 +4,9 @@
 //! stretches of words, and those of the pixels beside each other start as far apart as the pixels: nothing is gathered.
 //! Chunks do not depend on the number of threads and every sum runs in one order.
 
-use super::bf16::{Neighbours, multiply, run};
+use super::bf16::{Neighbours, multiply, narrow, run};
 use super::conv_sizes::Sizes;
+use super::element::Element;
 use super::gemm::{Gemm, Left, Right, panel};
 use super::memory::{Scratch, Target};
 use super::moments::Moments;
@@ -16,37 +17,46 @@ use super::values::Values;
 /// Words of a chunk's images, about: half of the second-level cache.
 const CHUNK: usize = 96 << 10;
 
+/// Lines of the result that are summed in f32, in the first-level cache, before they go where they are kept.
+const ROWS: usize = 8;
+
 /// Taps in a row, and in a column.
 const TAPS: usize = 3;
 
 /// See [`conv::forward`](super::conv::forward).
-pub(super) fn forward(
+pub(super) fn forward<E: Element>(
     isa: Isa,
     sizes: &Sizes,
-    xs: &Values,
+    xs: &Values<E>,
     weight: &[f32],
-    ys: &mut [f32],
+    ys: &mut [E],
 ) -> Moments {
-    let sum = |ys: &[f32]| Some(Moments::on_one_thread(isa, ys, sizes.outputs));
+    let sum = |ys: &[E]| Some(Moments::on_one_thread(isa, ys, sizes.outputs));
     Moments::merged(pass(isa, sizes, false, xs, weight, Target::Write(ys), sum))
 }
 
 /// See [`conv::input_gradient`](super::conv::input_gradient).
-pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &Values, dx: Target) {
+pub(super) fn input_gradient<E: Element>(
+    isa: Isa,
+    sizes: &Sizes,
+    weight: &[f32],
+    dy: &Values<E>,
+    dx: Target<E>,
+) {
     let sizes = Sizes { inputs: sizes.outputs, outputs: sizes.inputs, ..*sizes };
     pass(isa, &sizes, true, dy, weight, dx, |_| ());
 }
 
 /// The convolution of images of `sizes`, whose chunks `look` sees while they are in the cache. `reversed` says that the
 /// weight is `[inputs, outputs, 3, 3]` and its taps count backwards.
-fn pass<M: Send>(
+fn pass<M: Send, E: Element>(
     isa: Isa,
     sizes: &Sizes,
     reversed: bool,
-    images: &Values,
+    images: &Values<E>,
     weight: &[f32],
-    to: Target,
-    look: impl Fn(&[f32]) -> M + Sync,
+    to: Target<E>,
+    look: impl Fn(&[E]) -> M + Sync,
 ) -> Vec<M> {
     let Sizes { batch, height, width, inputs, outputs, .. } = *sizes;
     let (pixel, panel) = (inputs.div_ceil(2), panel(isa.lanes()));
@@ -89,26 +99,32 @@ fn pass<M: Send>(
         for (piece, padded) in pieces.zip(words.chunks_exact_mut(tall * line)) {
             pad(isa, piece, [width, inputs], padded);
         }
-        for (first, taps) in (0..outputs).step_by(panel).zip(taps.chunks_exact(block)) {
-            for (row, place) in rows.clone().zip(0..) {
-                let at = place / height * tall + row % height - touched.start;
-                let start = place * width * outputs;
-                multiply(
-                    isa,
-                    Gemm {
-                        rows: width,
-                        columns: panel.min(outputs - first),
-                        depth,
-                        a: &words[at * line..],
-                        left: Left::Windows { row: pixel, run: TAPS * pixel, apart: line },
-                        b: taps,
-                        right: Right::Blocks { width: panel, stride: block },
-                        c: out.range(start + first..start + width * outputs),
-                        c_row: outputs,
-                        bias: &[],
-                    },
-                );
-            }
+        for begin in (0..rows.len()).step_by(ROWS) {
+            let end = rows.len().min(begin + ROWS);
+            narrow(isa, out.range(begin * width * outputs..end * width * outputs), |mut out| {
+                for (first, taps) in (0..outputs).step_by(panel).zip(taps.chunks_exact(block)) {
+                    for place in begin..end {
+                        let row = rows.start + place;
+                        let at = place / height * tall + row % height - touched.start;
+                        let start = (place - begin) * width * outputs;
+                        multiply(
+                            isa,
+                            Gemm {
+                                rows: width,
+                                columns: panel.min(outputs - first),
+                                depth,
+                                a: &words[at * line..],
+                                left: Left::Windows { row: pixel, run: TAPS * pixel, apart: line },
+                                b: taps,
+                                right: Right::Blocks { width: panel, stride: block },
+                                c: out.range(start + first..start + width * outputs),
+                                c_row: outputs,
+                                bias: &[],
+                            },
+                        );
+                    }
+                }
+            });
         }
         *seen = Some(look(out.range(0..out.len()).parts().0));
     });
@@ -116,7 +132,7 @@ fn pass<M: Send>(
 }
 
 /// Lays the lines of an image out as words of two channels, with a pixel of zeros on either side and a line above and below.
-fn pad(isa: Isa, lines: &[f32], [width, channels]: [usize; 2], padded: &mut [f32]) {
+fn pad<E: Element>(isa: Isa, lines: &[E], [width, channels]: [usize; 2], padded: &mut [f32]) {
     let pixel = channels.div_ceil(2);
     let line = (width + TAPS - 1) * pixel;
     let (above, rest) = padded.split_at_mut(line);

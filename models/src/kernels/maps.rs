@@ -11,34 +11,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Result, Shape, Tensor, bail};
 
+use super::bf16::{Take, widen};
+use super::element::Element;
 use super::handover;
 use super::memory::{Scratch, Target};
 use super::moments::Moments;
 use super::operand::{Operand, borrow, with_values};
-use super::values::{self, Values};
+use super::simd::Isa;
+use super::values::Values;
 use super::{Native, counts};
 use crate::kernels::custom_op::{Gradients, Operation, apply};
 
 /// Feature maps `[batch, height, width, channels]`.
 #[derive(Clone)]
-pub(crate) struct Maps {
+pub(crate) struct Maps<E: Element> {
     /// The kernels that work on them.
     pub native: Native,
     pub shape: [usize; 4],
-    pixels: Values,
+    pixels: Values<E>,
     /// Those of the pixels, where the operation that made these has summed them.
     moments: Option<Arc<Moments>>,
     ticket: Tensor,
-    gradient: Slot,
+    gradient: Slot<E>,
 }
 
 /// Where the gradient of feature maps gathers, until the operation that made them takes it.
-#[derive(Clone, Default)]
-pub(crate) struct Slot(Arc<Mutex<Option<Values>>>);
+#[derive(Clone)]
+pub(crate) struct Slot<E: Element>(Arc<Mutex<Option<Values<E>>>>);
 
-impl Slot {
+impl<E: Element> Slot<E> {
+    /// Where nothing is yet.
+    fn empty() -> Self {
+        Self(Arc::new(Mutex::new(None)))
+    }
+
     /// Adds what `send` computes, to `len` elements; returns what it returns.
-    pub(crate) fn receive<R>(&self, len: usize, send: impl FnOnce(Target) -> R) -> R {
+    pub(crate) fn receive<R>(&self, len: usize, send: impl FnOnce(Target<E>) -> R) -> R {
         let (gradient, result) = match self.take() {
             Some(gradient) => {
                 let mut gradient = gradient.into_memory();
@@ -46,7 +54,7 @@ impl Slot {
                 (gradient, result)
             }
             None => {
-                let mut gradient = Scratch::new(len);
+                let mut gradient = Scratch::of(len);
                 let result = send(Target::Write(&mut gradient));
                 (gradient, result)
             }
@@ -56,24 +64,27 @@ impl Slot {
     }
 
     /// Adds a gradient that may yet have to be computed.
-    pub(crate) fn receive_values(&self, gradient: Values) {
-        self.put(match self.take() {
-            None => gradient,
-            Some(sum) => values::add(sum, &gradient),
-        });
+    pub(crate) fn receive_values(&self, gradient: Values<E>) {
+        match self.take() {
+            None => self.put(gradient),
+            Some(sum) => {
+                self.put(sum);
+                self.receive(gradient.len(), |mut to| to.take(gradient.whole()));
+            }
+        }
     }
 
-    fn put(&self, gradient: Values) {
+    fn put(&self, gradient: Values<E>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
     }
 
-    fn take(&self) -> Option<Values> {
+    fn take(&self) -> Option<Values<E>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 /// The backward pass of an operation that makes feature maps: what it keeps from the forward pass.
-pub(crate) trait Backward: Send + Sync + 'static {
+pub(crate) trait Backward<E: Element>: Send + Sync + 'static {
     /// The operation's name.
     const NAME: &'static str;
 
@@ -82,7 +93,7 @@ pub(crate) trait Backward: Send + Sync + 'static {
     ///
     /// # Errors
     /// Operands that are not what they were in the forward pass.
-    fn backward(&self, dy: Values, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
+    fn backward(&self, dy: Values<E>, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
 
     /// What candle gets as the gradient of the parameter, which `write` writes.
     ///
@@ -97,31 +108,31 @@ pub(crate) trait Backward: Send + Sync + 'static {
     }
 }
 
-impl Maps {
+impl<E: Element> Maps<E> {
     /// The feature maps of images, f32 on the CPU.
     ///
     /// # Errors
     /// Images that are not `[batch, height, width, channels]`, or not as many pixels as that says.
     pub(crate) fn new(native: Native, images: &Tensor) -> Result<Self> {
         let (batch, height, width, channels) = images.dims4()?;
-        let gradient = Slot::default();
-        let pixels = with_values(images, |images| {
-            let mut pixels = Scratch::new(images.len());
-            pixels.copy_from_slice(images);
+        let gradient = Slot::empty();
+        let pixels = with_values(images, |images: &[f32]| {
+            let mut pixels = Scratch::of(images.len());
+            E::run(native.isa, Take { from: images, to: Target::Write(&mut pixels) });
             Ok(pixels)
         })?;
-        let ticket = apply(Entry { gradient: gradient.clone() }, [images])?;
+        let ticket = apply(Entry { isa: native.isa, gradient: gradient.clone() }, [images])?;
         let shape = [batch, height, width, channels];
         Ok(Self { native, shape, pixels: pixels.into(), moments: None, ticket, gradient })
     }
 
     /// The values, `[batch, height, width, channels]`, in memory.
-    pub(crate) fn pixels(&self) -> &[f32] {
+    pub(crate) fn pixels(&self) -> &[E] {
         self.pixels.whole()
     }
 
     /// Where their gradient gathers.
-    pub(crate) fn gradient(&self) -> Slot {
+    pub(crate) fn gradient(&self) -> Slot<E> {
         self.gradient.clone()
     }
 
@@ -131,7 +142,7 @@ impl Maps {
     }
 
     /// The values alone, which may yet have to be computed.
-    pub(crate) fn values(&self) -> Values {
+    pub(crate) fn values(&self) -> Values<E> {
         self.pixels.clone()
     }
 
@@ -150,19 +161,19 @@ impl Maps {
     ///
     /// # Errors
     /// A shape of another number of elements, and those of candle's graph.
-    pub(crate) fn derive<B: Backward>(
+    pub(crate) fn derive<B: Backward<E>>(
         &self,
         parameter: Option<&Tensor>,
         second: Option<&Self>,
         shape: [usize; 4],
-        pixels: impl Into<Values>,
+        pixels: impl Into<Values<E>>,
         backward: impl FnOnce() -> B,
     ) -> Result<Self> {
         let pixels = pixels.into();
         if counts::elements(&shape) != Some(pixels.len()) {
             bail!("{}: {} values are no maps {shape:?}", B::NAME, pixels.len());
         }
-        let gradient = Slot::default();
+        let gradient = Slot::empty();
         let node = Node { gradient: gradient.clone(), backward: backward() };
         let ticket = match (parameter, second) {
             (None, _) => apply(node, [&self.ticket])?,
@@ -192,7 +203,7 @@ impl Maps {
         &self,
         shape: impl Into<Shape>,
         values: Vec<f32>,
-        backward: fn(&[f32], [usize; 4], Target),
+        backward: fn(&[f32], [usize; 4], Target<E>),
     ) -> Result<Tensor> {
         let exit = Exit {
             shape: shape.into(),
@@ -211,7 +222,8 @@ impl Maps {
     pub(crate) fn tensor(&self) -> Result<Tensor> {
         let [batch, height, width, channels] = self.shape;
         let shape = (batch, height, width, channels);
-        self.leave(shape, self.pixels().to_vec(), |dy, _, mut dx| dx.take(dy))
+        let pixels = widen(self.native.isa, self.pixels()).to_vec();
+        self.leave(shape, pixels, |dy, _, mut dx| dx.take(dy))
     }
 }
 
@@ -221,11 +233,12 @@ fn ticket() -> (Vec<f32>, Shape) {
 }
 
 /// Where images become feature maps.
-struct Entry {
-    gradient: Slot,
+struct Entry<E: Element> {
+    isa: Isa,
+    gradient: Slot<E>,
 }
 
-impl Operation<1> for Entry {
+impl<E: Element> Operation<1> for Entry<E> {
     const NAME: &'static str = "images";
 
     fn forward(&self, _: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
@@ -235,7 +248,8 @@ impl Operation<1> for Entry {
     fn backward(&self, [images]: [&Tensor; 1], _: &Tensor, _: &Tensor) -> Gradients<1> {
         Ok([Some(match self.gradient.take() {
             Some(gradient) => {
-                Tensor::from_slice(gradient.whole(), images.shape(), images.device())?
+                let gradient = widen(self.isa, gradient.whole());
+                Tensor::from_slice(&gradient, images.shape(), images.device())?
             }
             // The one operation that took them sends none back.
             None => images.zeros_like()?,
@@ -244,12 +258,12 @@ impl Operation<1> for Entry {
 }
 
 /// An operation from feature maps to feature maps.
-struct Node<B> {
-    gradient: Slot,
+struct Node<B, E: Element> {
+    gradient: Slot<E>,
     backward: B,
 }
 
-impl<B: Backward> Node<B> {
+impl<E: Element, B: Backward<E>> Node<B, E> {
     fn run(&self, parameter: &[f32], gradient: &mut [f32]) -> Result<()> {
         let Some(dy) = self.gradient.take() else {
             bail!("{}: no gradient has reached the result", B::NAME);
@@ -259,7 +273,7 @@ impl<B: Backward> Node<B> {
 }
 
 /// Operands are the ticket of the maps and, if there are so many, the parameter and the ticket of other maps.
-impl<B: Backward, const N: usize> Operation<N> for Node<B> {
+impl<E: Element, B: Backward<E>, const N: usize> Operation<N> for Node<B, E> {
     const NAME: &'static str = B::NAME;
 
     fn forward(&self, _: [Operand; N]) -> Result<(Vec<f32>, Shape)> {
@@ -285,15 +299,15 @@ impl<B: Backward, const N: usize> Operation<N> for Node<B> {
 }
 
 /// Where feature maps become a tensor.
-struct Exit {
+struct Exit<E: Element> {
     shape: Shape,
     values: Mutex<Vec<f32>>,
     maps: [usize; 4],
-    gradient: Slot,
-    backward: fn(&[f32], [usize; 4], Target),
+    gradient: Slot<E>,
+    backward: fn(&[f32], [usize; 4], Target<E>),
 }
 
-impl Operation<1> for Exit {
+impl<E: Element> Operation<1> for Exit<E> {
     const NAME: &'static str = "from-maps";
 
     fn forward(&self, _: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {

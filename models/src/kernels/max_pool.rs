@@ -7,15 +7,16 @@ use std::sync::Arc;
 use candle_core::Result;
 
 use super::counts::product;
+use super::element::Element;
 use super::maps::{Backward, Maps, Slot};
-use super::memory::{Bits, Scratch};
+use super::memory::Scratch;
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
 use super::values::{Compute, Values};
 
 /// See [`ops::max_pool`](crate::ops::max_pool).
-pub(crate) fn max_pool(xs: &Maps, window: usize) -> Result<Maps> {
+pub(crate) fn max_pool<E: Element>(xs: &Maps<E>, window: usize) -> Result<Maps<E>> {
     let isa = xs.native.isa;
     let sizes = Sizes::new(xs.shape, window);
     let (mut ys, mut winners) = Pooled::room(isa, sizes, xs.shape[0]);
@@ -24,7 +25,7 @@ pub(crate) fn max_pool(xs: &Maps, window: usize) -> Result<Maps> {
         let results =
             ys.chunks_exact_mut(sizes.pooled()).zip(winners.chunks_exact_mut(sizes.winners(isa)));
         each(images.zip(results).collect(), |(xs, (ys, winners))| {
-            isa.run(Maxima { sizes, xs, ys, winners });
+            E::run(isa, Maxima { sizes, xs, ys, winners });
         });
     });
     let pooled = Pooled::new(isa, sizes, xs.shape[0], winners);
@@ -80,14 +81,14 @@ impl Sizes {
 }
 
 /// One image's maxima, and which of each window they are. All of `ys` and `winners` are written.
-pub(super) struct Maxima<'a> {
+pub(super) struct Maxima<'a, E> {
     pub sizes: Sizes,
-    pub xs: &'a [f32],
-    pub ys: &'a mut [f32],
+    pub xs: &'a [E],
+    pub ys: &'a mut [E],
     pub winners: &'a mut [u16],
 }
 
-impl Kernel for Maxima<'_> {
+impl<E: Element> Kernel for Maxima<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -99,7 +100,7 @@ impl Kernel for Maxima<'_> {
     }
 }
 
-impl Maxima<'_> {
+impl<E: Element> Maxima<'_, E> {
     /// A pixel takes the lead where it beats the best before it, and wins where none behind it takes the lead: masks of
     /// lanes, where the compiler makes of a number for each channel a loop of single elements.
     #[inline(always)]
@@ -113,7 +114,7 @@ impl Maxima<'_> {
             let from = (y * width + x) * SIDE * channels;
             for channel in (0..channels).step_by(S::LANES) {
                 let lanes = S::LANES.min(channels - channel);
-                let pixel = |at: usize| s.load_first(&xs[from + at + channel..][..lanes]);
+                let pixel = |at: usize| E::load_first(s, &xs[from + at + channel..][..lanes]);
                 let mut best = pixel(offsets[0]);
                 let mut leads = [u16::MAX; PIXELS];
                 for (lead, at) in leads.iter_mut().zip(offsets).skip(1) {
@@ -121,7 +122,7 @@ impl Maxima<'_> {
                     *lead = s.beats(x, best);
                     best = s.select(*lead, x, best);
                 }
-                s.store_first(&mut ys[to + channel..][..lanes], best);
+                E::store_first(s, &mut ys[to + channel..][..lanes], best);
                 let winners = winners.next().expect("as many masks as windows and vectors");
                 let mut taken = 0;
                 for (winner, lead) in winners.iter_mut().zip(leads).rev() {
@@ -140,18 +141,22 @@ pub(super) struct Pooled {
     isa: Isa,
     sizes: Sizes,
     batch: usize,
-    winners: Arc<Bits>,
+    winners: Arc<Scratch<u16>>,
 }
 
 impl Pooled {
     /// Of so many images, whose winners these are.
-    pub(super) fn new(isa: Isa, sizes: Sizes, batch: usize, winners: Bits) -> Self {
+    pub(super) fn new(isa: Isa, sizes: Sizes, batch: usize, winners: Scratch<u16>) -> Self {
         Self { isa, sizes, batch, winners: Arc::new(winners) }
     }
 
     /// Room for the maxima of so many images, and for their winners.
-    pub(super) fn room(isa: Isa, sizes: Sizes, batch: usize) -> (Scratch, Bits) {
-        (Scratch::new(batch * sizes.pooled()), Bits::new(batch * sizes.winners(isa)))
+    pub(super) fn room<E: Element>(
+        isa: Isa,
+        sizes: Sizes,
+        batch: usize,
+    ) -> (Scratch<E>, Scratch<u16>) {
+        (Scratch::of(batch * sizes.pooled()), Scratch::of(batch * sizes.winners(isa)))
     }
 
     /// The result's.
@@ -161,42 +166,39 @@ impl Pooled {
     }
 
     /// The gradient of the maps before, from that of the result.
-    pub(super) fn gradient(&self, dy: Values) -> Values {
+    pub(super) fn gradient<E: Element>(&self, dy: Values<E>) -> Values<E> {
         // Other recipes read this one on several threads: see [`Compute`].
         dy.whole();
         let pooled = self.clone();
-        Values::computed(self.batch * self.sizes.image(), Spread { pooled, dy })
+        let (len, channels) = (self.batch * self.sizes.image(), self.sizes.channels);
+        Values::computed(len, channels, Spread { pooled, dy })
     }
 }
 
 /// The gradient of the maps before pooling.
-struct Spread {
+struct Spread<E: Element> {
     pooled: Pooled,
-    dy: Values,
+    dy: Values<E>,
 }
 
-impl Compute for Spread {
-    fn channels(&self) -> usize {
-        self.pooled.sizes.channels
-    }
-
-    fn compute(&self, range: Range<usize>, to: &mut [f32]) {
+impl<E: Element> Compute<E> for Spread<E> {
+    fn compute(&self, range: Range<usize>, to: &mut [E]) {
         let Pooled { isa, sizes, winners, .. } = &self.pooled;
         let pixels = range.start / sizes.channels..range.end / sizes.channels;
-        isa.run(Gradient { sizes: *sizes, dy: self.dy.whole(), winners, pixels, dx: to });
+        E::run(*isa, Gradient { sizes: *sizes, dy: self.dy.whole(), winners, pixels, dx: to });
     }
 }
 
 /// The gradient of some pixels, counted through all images.
-struct Gradient<'a> {
+struct Gradient<'a, E> {
     sizes: Sizes,
-    dy: &'a [f32],
+    dy: &'a [E],
     winners: &'a [u16],
     pixels: Range<usize>,
-    dx: &'a mut [f32],
+    dx: &'a mut [E],
 }
 
-impl Kernel for Gradient<'_> {
+impl<E: Element> Kernel for Gradient<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -208,7 +210,7 @@ impl Kernel for Gradient<'_> {
     }
 }
 
-impl Gradient<'_> {
+impl<E: Element> Gradient<'_, E> {
     #[inline(always)]
     fn gather<S: Simd, const SIDE: usize, const PIXELS: usize>(self, s: S) {
         let Self { sizes, dy, winners, pixels, dx } = self;
@@ -220,7 +222,7 @@ impl Gradient<'_> {
             let (image, y) = (row / height, row % height);
             if y / SIDE >= rows || x / SIDE >= columns {
                 // Cut off: in no window.
-                dx.fill(0.0);
+                dx.fill(E::default());
                 continue;
             }
             let window = (image * rows + y / SIDE) * columns + x / SIDE;
@@ -228,22 +230,22 @@ impl Gradient<'_> {
             let dy = dy[window * channels..][..channels].chunks(S::LANES);
             let vectors = dx.chunks_mut(S::LANES).zip(dy).zip(winners.iter().step_by(PIXELS));
             for ((dx, dy), winner) in vectors {
-                s.store_first(dx, s.where_set(*winner, s.load_first(dy)));
+                E::store_first(s, dx, s.where_set(*winner, E::load_first(s, dy)));
             }
         }
     }
 }
 
 /// What the backward pass needs.
-struct MaxPool {
+struct MaxPool<E: Element> {
     pooled: Pooled,
-    gradient: Slot,
+    gradient: Slot<E>,
 }
 
-impl Backward for MaxPool {
+impl<E: Element> Backward<E> for MaxPool<E> {
     const NAME: &'static str = "max_pool";
 
-    fn backward(&self, dy: Values, _: &[f32], _: &mut [f32]) -> Result<()> {
+    fn backward(&self, dy: Values<E>, _: &[f32], _: &mut [f32]) -> Result<()> {
         self.gradient.receive_values(self.pooled.gradient(dy));
         Ok(())
     }

@@ -5,52 +5,26 @@ mod exact;
 #[cfg(not(feature = "exact-scratch"))]
 mod pooled;
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
 #[cfg(feature = "exact-scratch")]
 pub(crate) use exact::Scratch;
 #[cfg(not(feature = "exact-scratch"))]
 pub(crate) use pooled::Scratch;
 
-/// Sixteen bits each, in a [`Scratch`]: left over from earlier use, given back when dropped.
-pub(crate) struct Bits {
-    scratch: Scratch,
-    len: usize,
-}
-
-impl Bits {
-    /// A buffer of `len` elements.
-    pub(crate) fn new(len: usize) -> Self {
-        Self { scratch: Scratch::new(len.div_ceil(2)), len }
-    }
-}
-
-impl Deref for Bits {
-    type Target = [u16];
-    fn deref(&self) -> &[u16] {
-        // SAFETY: the scratch holds at least half as many initialised f32, which are as good as two u16 each.
-        unsafe { std::slice::from_raw_parts(self.scratch.as_ptr().cast(), self.len) }
-    }
-}
-
-impl DerefMut for Bits {
-    fn deref_mut(&mut self) -> &mut [u16] {
-        // SAFETY: as for `deref`, and `self` is borrowed for writing.
-        unsafe { std::slice::from_raw_parts_mut(self.scratch.as_mut_ptr().cast(), self.len) }
-    }
-}
+use super::element::Element;
 
 /// Where a result goes.
-pub(crate) enum Target<'a> {
+pub(crate) enum Target<'a, E = f32> {
     /// It replaces what is there.
-    Write(&'a mut [f32]),
+    Write(&'a mut [E]),
     /// It is added to what is there.
-    Add(&'a mut [f32]),
+    Add(&'a mut [E]),
 }
 
-impl<'a> Target<'a> {
+impl<'a, E: Element> Target<'a, E> {
     /// The memory, and whether the result is added to it.
-    pub(crate) fn parts(self) -> (&'a mut [f32], bool) {
+    pub(crate) fn parts(self) -> (&'a mut [E], bool) {
         match self {
             Target::Write(xs) => (xs, false),
             Target::Add(xs) => (xs, true),
@@ -65,7 +39,7 @@ impl<'a> Target<'a> {
     }
 
     /// The elements of `range`, borrowed from this borrow.
-    pub(crate) fn range(&mut self, range: Range<usize>) -> Target<'_> {
+    pub(crate) fn range(&mut self, range: Range<usize>) -> Target<'_, E> {
         match self {
             Target::Write(xs) => Target::Write(&mut xs[range]),
             Target::Add(xs) => Target::Add(&mut xs[range]),
@@ -73,25 +47,25 @@ impl<'a> Target<'a> {
     }
 
     /// The first `middle` elements and the others.
-    pub(crate) fn split_at(self, middle: usize) -> (Target<'a>, Target<'a>) {
+    pub(crate) fn split_at(self, middle: usize) -> (Self, Self) {
         let (xs, add) = self.parts();
         let (a, b) = xs.split_at_mut(middle);
         if add { (Target::Add(a), Target::Add(b)) } else { (Target::Write(a), Target::Write(b)) }
     }
 
     /// Consecutive chunks of `len` elements, the last one of what is left.
-    pub(crate) fn chunks(self, len: usize) -> impl Iterator<Item = Target<'a>> {
+    pub(crate) fn chunks(self, len: usize) -> impl Iterator<Item = Self> {
         let (xs, add) = self.parts();
         xs.chunks_mut(len).map(move |xs| if add { Target::Add(xs) } else { Target::Write(xs) })
     }
 
     /// Takes `xs`, of the same length.
-    pub(crate) fn take(&mut self, xs: &[f32]) {
+    pub(crate) fn take<A: Element>(&mut self, xs: &[A]) {
+        assert_eq!(self.len(), xs.len());
         match self {
-            Target::Write(to) => to.copy_from_slice(xs),
+            Target::Write(to) => to.iter_mut().zip(xs).for_each(|(to, x)| *to = E::of(x.get())),
             Target::Add(to) => {
-                assert_eq!(to.len(), xs.len());
-                to.iter_mut().zip(xs).for_each(|(to, x)| *to += x);
+                to.iter_mut().zip(xs).for_each(|(to, x)| *to = E::of(to.get() + x.get()));
             }
         }
     }
@@ -104,7 +78,7 @@ mod tests {
     #[test]
     fn bits_are_kept_to_the_last() {
         for len in [0, 1, 2, 31, 32, 33, 1001] {
-            let mut bits = Bits::new(len);
+            let mut bits = Scratch::<u16>::of(len);
             bits.iter_mut().enumerate().for_each(|(i, x)| *x = i as u16 ^ 0x7f80);
             assert_eq!(bits.len(), len);
             assert!(bits.iter().enumerate().all(|(i, x)| *x == i as u16 ^ 0x7f80));

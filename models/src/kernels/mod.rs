@@ -15,6 +15,7 @@ pub(crate) mod counts;
 pub(crate) mod cross_entropy;
 pub(crate) mod custom_op;
 mod direct;
+pub(crate) mod element;
 pub(crate) mod embedding;
 pub(crate) mod encoder;
 pub mod flat;
@@ -80,8 +81,8 @@ pub enum Kernels {
     Native(Native),
 }
 
-/// What products are computed in: those of convolutions, linear layers, projections and LSTMs. Sums, and all else, are
-/// in f32.
+/// What products are computed in: those of convolutions, linear layers, projections and LSTMs. In bf16 the feature maps of
+/// images and their gradients lie in memory as bf16 too; sums, and all else, are in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

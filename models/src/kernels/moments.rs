@@ -1,6 +1,7 @@
 //! The mean and the variance of each channel.
 
 use super::channels::{At, Pass, Walk, load, span};
+use super::element::Element;
 use super::parallel::each;
 use super::simd::{Isa, Simd};
 
@@ -25,14 +26,14 @@ impl Moments {
     ///
     /// # Panics
     /// When there is none.
-    pub(crate) fn on_one_thread(isa: Isa, xs: &[f32], channels: usize) -> Self {
+    pub(crate) fn on_one_thread<E: Element>(isa: Isa, xs: &[E], channels: usize) -> Self {
         let pixels = xs.len() / channels;
-        let pixel = |number: usize| xs[number * channels..][..channels].iter();
+        let pixel = |number: usize| xs[number * channels..][..channels].iter().map(|x| x.get());
         let three = pixel(0).zip(pixel(pixels / 2)).zip(pixel(pixels - 1));
-        let pivot = three.map(|((a, b), c)| a.min(*b).max(a.max(*b).min(*c))).collect::<Vec<_>>();
+        let pivot = three.map(|((a, b), c)| a.min(b).max(a.max(b).min(c))).collect::<Vec<_>>();
         let (mut sum, mut square) = (vec![0.0; channels], vec![0.0; channels]);
         let pass = Deviations { xs, pivot: &pivot };
-        isa.run(Walk { pass, channels, sums: [&mut sum, &mut square] });
+        E::run(isa, Walk { pass, channels, sums: [&mut sum, &mut square] });
         Self { pixels, pivot, sum, square }
     }
 
@@ -40,7 +41,7 @@ impl Moments {
     ///
     /// # Panics
     /// When there is none.
-    pub(crate) fn on_all_threads(isa: Isa, xs: &[f32], channels: usize) -> Self {
+    pub(crate) fn on_all_threads<E: Element>(isa: Isa, xs: &[E], channels: usize) -> Self {
         let parts = xs.chunks(span(channels) * channels);
         let mut moments: Vec<Option<Self>> = parts.clone().map(|_| None).collect();
         each(moments.iter_mut().zip(parts).collect(), |(moments, part)| {
@@ -92,12 +93,12 @@ impl Moments {
 }
 
 /// Deviations from a pivot: their sum and the sum of their squares.
-struct Deviations<'a> {
-    xs: &'a [f32],
+struct Deviations<'a, E> {
+    xs: &'a [E],
     pivot: &'a [f32],
 }
 
-impl Pass for Deviations<'_> {
+impl<E: Element> Pass for Deviations<'_, E> {
     const SUMS: bool = true;
 
     fn len(&self, channels: usize, _: usize) -> usize {
@@ -108,7 +109,7 @@ impl Pass for Deviations<'_> {
     #[inline(always)]
     unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 5] {
         // SAFETY: the caller's promise.
-        let pivot = unsafe { load::<S, PARTIAL>(s, self.pivot, at) };
+        let pivot = unsafe { load::<S, _, PARTIAL>(s, self.pivot, at) };
         [pivot, s.zero(), s.zero(), s.zero(), s.zero()]
     }
 
@@ -120,7 +121,7 @@ impl Pass for Deviations<'_> {
         at: At,
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
-        let deviation = unsafe { s.sub(load::<S, PARTIAL>(s, self.xs, at), *pivot) };
+        let deviation = unsafe { s.sub(load::<S, _, PARTIAL>(s, self.xs, at), *pivot) };
         (deviation, deviation)
     }
 }

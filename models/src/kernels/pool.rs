@@ -2,13 +2,14 @@
 
 use candle_core::{Result, Tensor};
 
+use super::element::Element;
 use super::maps::{Backward, Maps, Slot};
 use super::memory::{Scratch, Target};
 use super::profile::{Kind, timed};
 use super::values::Values;
 
 /// See [`ops::global_average_pool`](crate::ops::global_average_pool).
-pub(crate) fn global_average_pool(xs: &Maps) -> Result<Tensor> {
+pub(crate) fn global_average_pool<E: Element>(xs: &Maps<E>) -> Result<Tensor> {
     let [batch, height, width, channels] = xs.shape;
     let means = timed(Kind::Pooling, 0, || {
         let mut means = vec![0.0; batch * channels];
@@ -18,7 +19,7 @@ pub(crate) fn global_average_pool(xs: &Maps) -> Result<Tensor> {
             for pixels in image.chunks_exact(width * channels) {
                 row.fill(0.0);
                 for pixel in pixels.chunks_exact(channels) {
-                    row.iter_mut().zip(pixel).for_each(|(sum, x)| *sum += x);
+                    row.iter_mut().zip(pixel).for_each(|(sum, x)| *sum += x.get());
                 }
                 mean.iter_mut().zip(&row).for_each(|(sum, x)| *sum += x);
             }
@@ -40,11 +41,11 @@ pub(crate) fn global_average_pool(xs: &Maps) -> Result<Tensor> {
 }
 
 /// See [`ops::shortcut_a`](crate::ops::shortcut_a).
-pub(crate) fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
+pub(crate) fn shortcut_a<E: Element>(xs: &Maps<E>, channels: usize) -> Result<Maps<E>> {
     let [batch, height, width, inputs] = xs.shape;
     let shortcut = Shortcut { from: xs.shape, channels, gradient: xs.gradient() };
     let shape = [batch, height.div_ceil(2), width.div_ceil(2), channels];
-    let mut ys = Scratch::zeroed(shape.iter().product());
+    let mut ys = Scratch::<E>::zeroed(shape.iter().product());
     timed(Kind::Pooling, 0, || {
         for (to, from) in shortcut.pixels() {
             ys[to..to + inputs].copy_from_slice(&xs.pixels()[from..from + inputs]);
@@ -54,14 +55,14 @@ pub(crate) fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
 }
 
 /// The shortcut's sizes, and where its input's gradient goes.
-struct Shortcut {
+struct Shortcut<E: Element> {
     from: [usize; 4],
     /// Channels of the result.
     channels: usize,
-    gradient: Slot,
+    gradient: Slot<E>,
 }
 
-impl Shortcut {
+impl<E: Element> Shortcut<E> {
     /// Where each pixel of the result has the first of the input's channels, and where the input has it.
     fn pixels(&self) -> impl Iterator<Item = (usize, usize)> {
         let ([batch, height, width, inputs], channels) = (self.from, self.channels);
@@ -73,15 +74,15 @@ impl Shortcut {
     }
 }
 
-impl Backward for Shortcut {
+impl<E: Element> Backward<E> for Shortcut<E> {
     const NAME: &'static str = "shortcut_a";
 
-    fn backward(&self, dy: Values, _: &[f32], _: &mut [f32]) -> Result<()> {
+    fn backward(&self, dy: Values<E>, _: &[f32], _: &mut [f32]) -> Result<()> {
         let (dy, inputs) = (dy.whole(), self.from[3]);
         timed(Kind::Pooling, 0, || {
             self.gradient.receive(self.from.iter().product(), |mut dx| {
                 if let Target::Write(dx) = &mut dx {
-                    dx.fill(0.0);
+                    dx.fill(E::default());
                 }
                 for (from, to) in self.pixels() {
                     dx.range(to..to + inputs).take(&dy[from..from + inputs]);

@@ -12,7 +12,7 @@ mod x86;
 
 use std::fmt;
 
-pub(crate) use lanes::{Kernel, Simd};
+pub(crate) use lanes::{Kernel, Simd, rounded, widened};
 
 /// An instruction set that this CPU has, and how products are computed on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,7 @@ impl Bf16 {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512bf16")
             && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512f")
             && avx2_detected()
         {

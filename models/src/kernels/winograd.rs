@@ -22,6 +22,7 @@ use self::tiles::{
 use self::weights::{Side, WeightToPoints};
 use super::bf16::{elements, multiply};
 use super::conv_sizes::Sizes;
+use super::element::Element;
 use super::gemm::{Gemm, Left, Right};
 use super::memory::{Scratch, Target};
 use super::moments::Moments;
@@ -33,21 +34,21 @@ use super::values::Values;
 const WIDE_BLOCK: (usize, usize) = (128, usize::MAX);
 
 /// See [`conv::forward`](super::conv::forward).
-pub(super) fn forward(
+pub(super) fn forward<E: Element>(
     isa: Isa,
     sizes: &Sizes,
-    xs: &Values,
+    xs: &Values<E>,
     weight: &[f32],
-    ys: &mut [f32],
+    ys: &mut [E],
 ) -> Moments {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
-    let sum = |_, part: &[f32], moments: &mut Option<Moments>| {
+    let sum = |_, part: &[E], moments: &mut Option<Moments>| {
         *moments = Some(Moments::on_one_thread(isa, part, sizes.outputs));
     };
     let none = |chunks: Vec<_>| chunks.into_iter().map(|_| None).collect();
     let ys = Some(Target::Write(ys));
     let parts = if sizes.stride == 1 {
-        pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
+        pass.run::<unit::Input, unit::Weight, unit::Output, _, _, 6, 6, 4>(
             &unit::PRODUCTS,
             xs,
             weight,
@@ -56,7 +57,7 @@ pub(super) fn forward(
             sum,
         )
     } else {
-        pass.run::<halving::Input, halving::Weight, halving::Output, _, 9, 9, 4>(
+        pass.run::<halving::Input, halving::Weight, halving::Output, _, _, 9, 9, 4>(
             &halving::PRODUCTS,
             xs,
             weight,
@@ -69,7 +70,13 @@ pub(super) fn forward(
 }
 
 /// See [`conv::input_gradient`](super::conv::input_gradient).
-pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &Values, dx: Target) {
+pub(super) fn input_gradient<E: Element>(
+    isa: Isa,
+    sizes: &Sizes,
+    weight: &[f32],
+    dy: &Values<E>,
+    dx: Target<E>,
+) {
     let out = 4 * sizes.stride;
     let [(rows, tall), (columns, wide)] =
         [sizes.height, sizes.width].map(|size| Tiling::over(size, out));
@@ -78,7 +85,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &Value
     let to = Tiling { rows, columns, whole, step: out, margin: 0, ..inputs(sizes) };
     let pass = Pass { isa, sizes, side: Side::Reversed, from, to };
     if sizes.stride == 1 {
-        pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
+        pass.run::<unit::Input, unit::Weight, unit::Output, _, _, 6, 6, 4>(
             &unit::PRODUCTS,
             dy,
             weight,
@@ -87,7 +94,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &Value
             |_, _, ()| (),
         );
     } else {
-        pass.run::<doubling::Input, halving::Weight, doubling::Output, _, 5, 9, 8>(
+        pass.run::<doubling::Input, halving::Weight, doubling::Output, _, _, 5, 9, 8>(
             &halving::PRODUCTS,
             dy,
             weight,
@@ -99,17 +106,23 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &Value
 }
 
 /// See [`conv::weight_gradient`](super::conv::weight_gradient).
-pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &Values, dy: &Values, dw: &mut [f32]) {
+pub(super) fn weight_gradient<E: Element>(
+    isa: Isa,
+    sizes: &Sizes,
+    xs: &Values<E>,
+    dy: &Values<E>,
+    dw: &mut [f32],
+) {
     let sum = Sum { isa, sizes, from: inputs(sizes), to: outputs(sizes) };
     if sizes.stride == 1 {
-        sum.run::<unit::Input, unit::OutputTransposed, unit::WeightTransposed, 6, 6>(
+        sum.run::<unit::Input, unit::OutputTransposed, unit::WeightTransposed, _, 6, 6>(
             &unit::PRODUCTS,
             xs,
             dy,
             dw,
         );
     } else {
-        sum.run::<halving::Input, halving::OutputTransposed, halving::WeightTransposed, 9, 9>(
+        sum.run::<halving::Input, halving::OutputTransposed, halving::WeightTransposed, _, 9, 9>(
             &halving::PRODUCTS,
             xs,
             dy,
@@ -157,20 +170,21 @@ impl Pass<'_> {
 
     /// Shows each chunk of the result to `look` as it is done, with its first row of tiles and what belongs to it of
     /// `seen`, which is returned. Without a target a chunk is nowhere else.
-    fn run<I, W, O, T, const IN: usize, const POINTS: usize, const OUT: usize>(
+    fn run<I, W, O, T, E, const IN: usize, const POINTS: usize, const OUT: usize>(
         &self,
         taps: &[usize; POINTS],
-        images: &Values,
+        images: &Values<E>,
         weight: &[f32],
-        mut to: Option<Target>,
+        mut to: Option<Target<E>>,
         mut seen: Vec<T>,
-        look: impl Fn(usize, &[f32], &mut T) + Sync,
+        look: impl Fn(usize, &[E], &mut T) + Sync,
     ) -> Vec<T>
     where
         I: Map<IN, POINTS>,
         W: Map<3, TAPS>,
         O: Map<POINTS, OUT>,
         T: Send,
+        E: Element,
     {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (depth, columns) = (self.from.channels, self.to.channels);
@@ -200,15 +214,15 @@ impl Pass<'_> {
 
         each(chunks, |(first, rows, out, seen)| {
             let mut own = None;
-            let mut out: Target = out.unwrap_or_else(|| {
+            let mut out: Target<E> = out.unwrap_or_else(|| {
                 let len = self.to.covered(first, rows).len();
-                Target::Write(own.insert(Scratch::new(len)))
+                Target::Write(own.insert(Scratch::of(len)))
             });
             let tiles = self.from.kinds(first, rows);
             let layout = Layout::new(taps, tiles, elements(isa, depth), lanes, lanes);
             let mut points = Scratch::new(layout.len());
             let into = (&layout, &mut points[..]);
-            to_points::<I, IN, POINTS>(isa, images, &self.from, (first, rows), into, false);
+            to_points::<I, _, IN, POINTS>(isa, images, &self.from, (first, rows), into, false);
             let width = blocks[0].columns;
             let results = Layout::new(taps, tiles, width, usize::MAX, lanes);
             let mut products = Scratch::new(results.len());
@@ -248,7 +262,7 @@ impl Pass<'_> {
                 if block.top + block.depth < depth {
                     continue;
                 }
-                isa.run(FromPoints::<O, POINTS, OUT> {
+                let points = FromPoints::<O, E, POINTS, OUT> {
                     map: PhantomData,
                     layout: &results,
                     points: &products,
@@ -258,7 +272,8 @@ impl Pass<'_> {
                     channel: block.first,
                     channels: block.columns,
                     images: out.range(0..out.len()),
-                });
+                };
+                E::run(isa, points);
             }
             look(first, out.parts().0, seen);
         });

@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use crate::kernels::channels::{At, Pass, load, store};
+use crate::kernels::element::Element;
 use crate::kernels::gelu;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::Simd;
@@ -35,18 +36,18 @@ impl Activate for Gelu {
 }
 
 /// `z = activation(x · scale + shift + residual)`.
-pub(super) struct Normalise<'a, A> {
-    pub xs: &'a [f32],
+pub(super) struct Normalise<'a, A, E> {
+    pub xs: &'a [E],
     pub scale: &'a [f32],
     pub shift: &'a [f32],
-    pub residual: Option<&'a [f32]>,
+    pub residual: Option<&'a [E]>,
     pub activation: A,
-    pub z: &'a mut [f32],
+    pub z: &'a mut [E],
     /// Where the result is positive, as [`Gate::Bits`] has it, for who wants to know.
     pub positive: Option<&'a mut [u16]>,
 }
 
-impl<A: Activate> Pass for Normalise<'_, A> {
+impl<A: Activate, E: Element> Pass for Normalise<'_, A, E> {
     const SUMS: bool = false;
 
     fn len(&self, channels: usize, vectors: usize) -> usize {
@@ -74,13 +75,13 @@ impl<A: Activate> Pass for Normalise<'_, A> {
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at);
+            let x = load::<S, _, PARTIAL>(s, self.xs, at);
             let mut z = s.fma(x, *scale, *shift);
             if let Some(residual) = self.residual {
-                z = s.add(z, load::<S, PARTIAL>(s, residual, at));
+                z = s.add(z, load::<S, _, PARTIAL>(s, residual, at));
             }
             let z = self.activation.value(s, z);
-            store::<S, PARTIAL>(s, self.z, at, z);
+            store::<S, _, PARTIAL>(s, self.z, at, z);
             if let Some(positive) = &mut self.positive {
                 *positive.get_unchecked_mut(at.vector) = s.positive(z);
             }
@@ -101,7 +102,7 @@ unsafe fn affine<S: Simd, const PARTIAL: bool>(
     at: At,
 ) -> [S::V; 5] {
     // SAFETY: the caller's promise.
-    let [scale, shift] = unsafe { [scale, shift].map(|xs| load::<S, PARTIAL>(s, xs, at)) };
+    let [scale, shift] = unsafe { [scale, shift].map(|xs| load::<S, _, PARTIAL>(s, xs, at)) };
     [scale, shift, s.zero(), s.zero(), s.zero()]
 }
 
@@ -206,15 +207,15 @@ impl Derivative for Curve<'_> {
 
 /// The gradient that the activation leaves: its sum, and the sum of its products with the deviations from the mean; it
 /// goes to the residual as well.
-pub(super) struct Gradients<'a, D> {
-    pub xs: &'a [f32],
-    pub dz: &'a [f32],
+pub(super) struct Gradients<'a, D, E> {
+    pub xs: &'a [E],
+    pub dz: &'a [E],
     pub gate: D,
     pub mean: &'a [f32],
-    pub residual: Option<Target<'a>>,
+    pub residual: Option<Target<'a, E>>,
 }
 
-impl<D: Derivative> Pass for Gradients<'_, D> {
+impl<D: Derivative, E: Element> Pass for Gradients<'_, D, E> {
     const SUMS: bool = true;
 
     fn len(&self, channels: usize, vectors: usize) -> usize {
@@ -230,7 +231,7 @@ impl<D: Derivative> Pass for Gradients<'_, D> {
         // SAFETY: the caller's promise.
         unsafe {
             let [scale, shift, ..] = self.gate.constants::<S, PARTIAL>(s, at);
-            [scale, shift, load::<S, PARTIAL>(s, self.mean, at), s.zero(), s.zero()]
+            [scale, shift, load::<S, _, PARTIAL>(s, self.mean, at), s.zero(), s.zero()]
         }
     }
 
@@ -243,15 +244,15 @@ impl<D: Derivative> Pass for Gradients<'_, D> {
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at);
-            let d = load::<S, PARTIAL>(s, self.dz, at);
+            let x = load::<S, _, PARTIAL>(s, self.xs, at);
+            let d = load::<S, _, PARTIAL>(s, self.dz, at);
             let d = self.gate.pass(s, [*scale, *shift], x, d, at);
             match &mut self.residual {
                 None => {}
-                Some(Target::Write(residual)) => store::<S, PARTIAL>(s, residual, at, d),
+                Some(Target::Write(residual)) => store::<S, _, PARTIAL>(s, residual, at, d),
                 Some(Target::Add(residual)) => {
-                    let sum = s.add(load::<S, PARTIAL>(s, residual, at), d);
-                    store::<S, PARTIAL>(s, residual, at, sum);
+                    let sum = s.add(load::<S, _, PARTIAL>(s, residual, at), d);
+                    store::<S, _, PARTIAL>(s, residual, at, sum);
                 }
             }
             (d, s.sub(x, *mean))
@@ -260,17 +261,17 @@ impl<D: Derivative> Pass for Gradients<'_, D> {
 }
 
 /// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that the activation leaves, in place.
-pub(super) struct Backward<'a, D> {
-    pub xs: &'a [f32],
+pub(super) struct Backward<'a, D, E> {
+    pub xs: &'a [E],
     pub gate: D,
     pub by_gradient: &'a [f32],
     pub by_input: &'a [f32],
     pub constant: &'a [f32],
     /// The result's gradient, which becomes the input's.
-    pub gradient: &'a mut [f32],
+    pub gradient: &'a mut [E],
 }
 
-impl<D: Derivative> Pass for Backward<'_, D> {
+impl<D: Derivative, E: Element> Pass for Backward<'_, D, E> {
     const SUMS: bool = false;
 
     fn len(&self, channels: usize, vectors: usize) -> usize {
@@ -288,7 +289,7 @@ impl<D: Derivative> Pass for Backward<'_, D> {
             let [scale, shift, ..] = self.gate.constants::<S, PARTIAL>(s, at);
             let constants = [self.by_gradient, self.by_input, self.constant];
             let [by_gradient, by_input, constant] =
-                constants.map(|xs| load::<S, PARTIAL>(s, xs, at));
+                constants.map(|xs| load::<S, _, PARTIAL>(s, xs, at));
             [scale, shift, by_gradient, by_input, constant]
         }
     }
@@ -302,11 +303,11 @@ impl<D: Derivative> Pass for Backward<'_, D> {
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at);
-            let d = load::<S, PARTIAL>(s, self.gradient, at);
+            let x = load::<S, _, PARTIAL>(s, self.xs, at);
+            let d = load::<S, _, PARTIAL>(s, self.gradient, at);
             let d = self.gate.pass(s, [*scale, *shift], x, d, at);
             let dx = s.fma(d, *by_gradient, s.fma(x, *by_input, *constant));
-            store::<S, PARTIAL>(s, self.gradient, at, dx);
+            store::<S, _, PARTIAL>(s, self.gradient, at, dx);
             (dx, dx)
         }
     }

@@ -31,7 +31,7 @@ fn the_result_is_as_exact_as_documented() {
         let statistics =
             Statistics::of_batch(&Moments::on_all_threads(isa, &xs, CHANNELS), Running::EPSILON);
         let (scale, shift) = statistics.affine(&gamma, &beta);
-        let values = Values::from(Scratch::zeroed(0));
+        let values = Values::from(Scratch::new(0));
         let activation = Activation::Identity;
         let normalised = Normalised { isa, xs: values, scale, shift, activation };
         let mut z = vec![f32::NAN; xs.len()];
@@ -106,7 +106,7 @@ fn what_belongs_to_other_channels_is_refused() {
             assert!(lengths || constants, "{what} on {isa}: {message}");
         }
     };
-    let summed = |isa: Isa, pass: Gradients<Gate>| {
+    let summed = |isa: Isa, pass: Gradients<Gate, f32>| {
         let (mut a, mut b) = (vec![0.0; CHANNELS], vec![0.0; CHANNELS]);
         isa.run(Walk { pass, channels: CHANNELS, sums: [&mut a, &mut b] });
     };
@@ -148,8 +148,9 @@ fn what_a_normalisation_computes_from_is_in_memory() {
     for (train, activation) in
         [false, true].into_iter().flat_map(|train| ACTIVATIONS.map(|of| (train, of)))
     {
-        let maps = Maps::new(native, &xs).unwrap();
-        let norm = |maps| batch_norm(maps, affine, &running, None, activation, train).unwrap();
+        let maps = Maps::<f32>::new(native, &xs).unwrap();
+        let norm =
+            |maps: &Maps<f32>| batch_norm(maps, affine, &running, None, activation, train).unwrap();
         let first = norm(&maps);
         assert!(!first.values().in_memory(), "a normalisation alone has no pass over memory");
         let second = norm(&first);

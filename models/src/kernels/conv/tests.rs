@@ -5,6 +5,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 
 use super::*;
+use crate::kernels::element::Rounded;
 use crate::kernels::simd::Isa;
 use crate::kernels::testing::on_threads;
 use crate::kernels::values::Compute;
@@ -67,29 +68,52 @@ fn definition(sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f64>; 3]
 }
 
 /// The same in memory of the kernels.
-fn values(xs: &[f32]) -> Values {
-    let mut values = Scratch::new(xs.len());
-    values.copy_from_slice(xs);
+fn values<E: Element>(xs: &[f32]) -> Values<E> {
+    let mut values = Scratch::of(xs.len());
+    Target::Write(&mut values).take(xs);
     values.into()
+}
+
+/// What `$run`, a function of the elements that the kernels `$native` take, and then of these operands, returns.
+macro_rules! of_elements {
+    ($run:ident, $native:expr, $($operand:expr),*) => {
+        match $native.isa.bf16() {
+            None => $run::<f32>($native, $($operand),*),
+            Some(_) => $run::<Rounded>($native, $($operand),*),
+        }
+    };
 }
 
 /// The three results of `native`.
 fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
-    let nan = |len| vec![f32::NAN; len];
-    let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), nan(w.len()));
-    let moments = forward(native, sizes, &values(xs), w, &mut ys).mean_and_variance();
+    match native.isa.bf16() {
+        None => results::<f32>(native, sizes, &values(xs), w, &values(dy)),
+        Some(_) => results::<Rounded>(native, sizes, &values(xs), w, &values(dy)),
+    }
+}
+
+fn results<E: Element>(
+    native: Native,
+    sizes: &Sizes,
+    xs: &Values<E>,
+    w: &[f32],
+    dy: &Values<E>,
+) -> [Vec<f32>; 3] {
+    let nan = |len| vec![E::of(f32::NAN); len];
+    let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), vec![f32::NAN; w.len()]);
+    let moments = forward(native, sizes, xs, w, &mut ys).mean_and_variance();
     let (mean, variance) =
         Moments::on_all_threads(native.isa, &ys, sizes.outputs).mean_and_variance();
     for (ours, whole) in [(moments.0, mean), (moments.1, variance)] {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
         assert!(ours.iter().zip(&whole).all(close), "{ours:?} {whole:?}");
     }
-    input_gradient(native, sizes, w, &values(dy), Target::Write(&mut dx));
+    weight_gradient(native, sizes, xs, dy, &mut dw);
+    input_gradient(native, sizes, w, dy, Target::Write(&mut dx));
     // Added once more, then halved.
-    input_gradient(native, sizes, w, &values(dy), Target::Add(&mut dx));
-    dx.iter_mut().for_each(|dx| *dx *= 0.5);
-    weight_gradient(native, sizes, &values(xs), &values(dy), &mut dw);
-    [ys, dx, dw]
+    input_gradient(native, sizes, w, dy, Target::Add(&mut dx));
+    let widened = |xs: &[E], factor: f32| xs.iter().map(|x| factor * x.get()).collect();
+    [widened(&ys, 1.0), widened(&dx, 0.5), dw]
 }
 
 /// The norm of the difference over the norm of `b`, or over a `share`-th of that of `magnitudes`, what `b` would be if
@@ -216,22 +240,14 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// Values that lie somewhere, to be computed.
-struct Elsewhere {
-    channels: usize,
-    values: Vec<f32>,
-}
+/// Values that lie somewhere, to be computed: so many to a pixel.
+struct Elsewhere<E>(Vec<E>, usize);
 
-impl Compute for Elsewhere {
-    fn channels(&self) -> usize {
-        self.channels
-    }
-
-    fn compute(&self, range: Range<usize>, to: &mut [f32]) {
-        assert!(
-            range.start.is_multiple_of(self.channels) && range.end.is_multiple_of(self.channels)
-        );
-        to.copy_from_slice(&self.values[range]);
+impl<E: Element> Compute<E> for Elsewhere<E> {
+    fn compute(&self, range: Range<usize>, to: &mut [E]) {
+        let Self(values, channels) = self;
+        assert!(range.start.is_multiple_of(*channels) && range.end.is_multiple_of(*channels));
+        to.copy_from_slice(&values[range]);
     }
 }
 
@@ -240,21 +256,25 @@ fn values_computed_when_they_are_read_give_the_same_bits() {
     for (batch, size, stride) in [(9, 32, 1), (3, 9, 2), (2, 5, 3)] {
         let sizes = Sizes { width: size + 1, ..square(batch, size, 17, 16, stride) };
         let [xs, w, dy] = operands(&sizes, 1);
-        let elsewhere = |values: &[f32], channels| Elsewhere { channels, values: values.to_vec() };
         for native in natives() {
-            let expected = computed(native, &sizes, &xs, &w, &dy);
-            let lazy = Values::computed(xs.len(), elsewhere(&xs, sizes.inputs));
-            let mapped = Values::mapped(Scratch::new(dy.len()), elsewhere(&dy, sizes.outputs));
-            let [mut ys, mut dx, mut dw] = [dy.len(), xs.len(), w.len()].map(|len| vec![0.0; len]);
-            forward(native, &sizes, &lazy, &w, &mut ys);
-            weight_gradient(native, &sizes, &lazy, &mapped, &mut dw);
-            input_gradient(native, &sizes, &w, &mapped, Target::Write(&mut dx));
-            assert_eq!((ys, dw), (expected[0].clone(), expected[2].clone()), "{native:?}");
-            input_gradient(native, &sizes, &w, &mapped, Target::Add(&mut dx));
-            dx.iter_mut().for_each(|dx| *dx *= 0.5);
-            assert_eq!(dx, expected[1], "{native:?}");
-            assert_eq!(mapped.whole(), dy);
+            of_elements!(check_elsewhere, native, &sizes, &xs, &w, &dy);
         }
+    }
+}
+
+fn check_elsewhere<E: Element>(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) {
+    let elsewhere = |of: &[f32], n| Elsewhere(values::<E>(of).whole().to_vec(), n);
+    let lazy = || Values::computed(xs.len(), sizes.inputs, elsewhere(xs, sizes.inputs));
+    let expected = computed(native, sizes, xs, w, dy);
+    let raw = Scratch::of(dy.len());
+    for gradient in [
+        Values::mapped(raw, sizes.outputs, elsewhere(dy, sizes.outputs)),
+        Values::computed(dy.len(), sizes.outputs, elsewhere(dy, sizes.outputs)),
+    ] {
+        assert_eq!(results(native, sizes, &lazy(), w, &gradient), expected, "{native:?}");
+        assert_eq!(results(native, sizes, &lazy(), w, &gradient), expected, "{native:?}");
+        let (found, expected) = (gradient.whole(), values::<E>(dy));
+        assert!(found.iter().zip(expected.whole()).all(|(a, b)| a.get() == b.get()));
     }
 }
 
@@ -273,14 +293,14 @@ fn rounding_errors_are_those_documented() {
         let sizes = square(4, 8, 256, 64, stride);
         let [xs, w, dy] = operands(&sizes, 1);
         let expected = definition(&sizes, &xs, &w, &dy);
-        // Of bf16 what is rounded twice in it, whatever sums the products: 2.4e-3 of the norm, five times as much at the
-        // points of minimal filtering.
+        // Of bf16 what is rounded in it, whatever sums the products: both factors 2.4e-3 of the norm, five times as much at
+        // the points of minimal filtering; and the result, unless it is the weight's.
         for isa in Isa::with_bf16() {
             for (found, expected) in
                 computed(Native { isa, precise }, &sizes, &xs, &w, &dy).iter().zip(&expected)
             {
                 let error = error(found, expected, &[], 1.0);
-                let documented = if precise { 1.5e-3..2.6e-3 } else { 1.5e-3..1.3e-2 };
+                let documented = if precise { 1.5e-3..3.0e-3 } else { 1.5e-3..1.3e-2 };
                 assert!(documented.contains(&error), "stride {stride}, {isa}: {error:e}");
                 println!("stride {stride}, {isa}, precise {precise}: {error:e}");
             }
@@ -319,29 +339,33 @@ fn times_of_shapes() {
         (32, 64, 128, 2),
     ] {
         let sizes = square(images, size, inputs, outputs, stride);
-        let [xs, w, dy] = operands(&sizes, 1);
-        let (xs, dy) = (values(&xs), values(&dy));
         print!("{size:2} {inputs:3} {outputs:3} {stride}");
         for isa in std::iter::once(Isa::best()).chain(Isa::with_bf16().take(1)) {
-            let native = Native { isa, precise: false };
-            let (mut ys, mut dw) = (vec![0.0; dy.len()], vec![0.0; w.len()]);
-            let mut dx = vec![0.0; xs.len()];
-            let mut best = [f64::MAX; 3];
-            for _ in 0..7 {
-                let start = std::time::Instant::now();
-                forward(native, &sizes, &xs, &w, &mut ys);
-                let one = start.elapsed().as_secs_f64();
-                input_gradient(native, &sizes, &w, &dy, Target::Write(&mut dx));
-                let two = start.elapsed().as_secs_f64();
-                weight_gradient(native, &sizes, &xs, &dy, &mut dw);
-                let three = start.elapsed().as_secs_f64();
-                for (best, time) in best.iter_mut().zip([one, two - one, three - two]) {
-                    *best = best.min(time);
-                }
-            }
+            let best = of_elements!(best_times, Native { isa, precise: false }, &sizes);
             let peak = |t: f64| 2.0 * sizes.products() as f64 / t / 1e9;
             print!(" |{}", best.map(|t| format!(" {:7.3} ms {:4.0}", 1e3 * t, peak(t))).concat());
         }
         println!();
     }
+}
+
+/// Seconds of the three passes, each the best of seven.
+fn best_times<E: Element>(native: Native, sizes: &Sizes) -> [f64; 3] {
+    let [xs, w, dy] = operands(sizes, 1);
+    let (xs, dy) = (values::<E>(&xs), values::<E>(&dy));
+    let (mut ys, mut dx) = (vec![E::default(); dy.len()], vec![E::default(); xs.len()]);
+    let (mut dw, mut best) = (vec![0.0; w.len()], [f64::MAX; 3]);
+    for _ in 0..7 {
+        let start = std::time::Instant::now();
+        forward(native, sizes, &xs, &w, &mut ys);
+        let one = start.elapsed().as_secs_f64();
+        input_gradient(native, sizes, &w, &dy, Target::Write(&mut dx));
+        let two = start.elapsed().as_secs_f64();
+        weight_gradient(native, sizes, &xs, &dy, &mut dw);
+        let three = start.elapsed().as_secs_f64();
+        for (best, time) in best.iter_mut().zip([one, two - one, three - two]) {
+            *best = best.min(time);
+        }
+    }
+    best
 }

@@ -1,8 +1,7 @@
 //! The middle of a feed-forward network: GELU of each value.
 
 use super::block::Middle;
-use crate::kernels::gelu;
-use crate::kernels::memory::Target;
+use crate::kernels::gelu::{Backward, Forward};
 use crate::kernels::simd::Isa;
 use crate::parameters::Gelu;
 
@@ -39,10 +38,10 @@ impl Middle for Activation {
     }
 
     fn forward(&self, xs: &[f32], _kept: &mut [f32], ys: &mut [f32]) {
-        gelu::forward(self.isa, self.form, xs, ys);
+        self.isa.run(Forward { form: self.form, xs, ys });
     }
 
     fn backward(&self, xs: &[f32], _kept: &[f32], dys: &[f32], dxs: &mut [f32]) {
-        gelu::backward(self.isa, self.form, xs, dys, Target::Write(dxs));
+        self.isa.run(Backward { form: self.form, xs, dy: dys, dx: dxs });
     }
 }

@@ -3,30 +3,44 @@
 
 use std::ops::{Deref, DerefMut};
 
+use crate::kernels::element::Plain;
+
 /// A buffer of its own; what is read without having been written is NaN.
-pub(crate) struct Scratch(Box<[f32]>);
+pub(crate) struct Scratch<E = f32>(Box<[E]>);
 
 impl Scratch {
-    /// A buffer of `len` elements.
+    /// A buffer of `len` values.
     pub(crate) fn new(len: usize) -> Self {
-        Self(vec![f32::NAN; len].into())
-    }
-
-    /// A buffer of `len` zeros.
-    pub(crate) fn zeroed(len: usize) -> Self {
-        Self(vec![0.0; len].into())
+        Self::of(len)
     }
 }
 
-impl Deref for Scratch {
-    type Target = [f32];
-    fn deref(&self) -> &[f32] {
+impl<E: Plain> Scratch<E> {
+    /// A buffer of `len` elements.
+    pub(crate) fn of(len: usize) -> Self {
+        // SAFETY: any bits are a value, of at most four bytes.
+        let unwritten: E = unsafe { std::mem::transmute_copy(&u32::MAX) };
+        Self(vec![unwritten; len].into())
+    }
+
+    /// A buffer of `len` zeros.
+    pub(crate) fn zeroed(len: usize) -> Self
+    where
+        E: Default,
+    {
+        Self(vec![E::default(); len].into())
+    }
+}
+
+impl<E> Deref for Scratch<E> {
+    type Target = [E];
+    fn deref(&self) -> &[E] {
         &self.0
     }
 }
 
-impl DerefMut for Scratch {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<E> DerefMut for Scratch<E> {
+    fn deref_mut(&mut self) -> &mut [E] {
         &mut self.0
     }
 }
@@ -39,7 +53,7 @@ mod tests {
     #[test]
     #[ignore = "reads one element too many, for a sanitizer to see it"]
     fn one_element_too_many() {
-        let scratch = std::hint::black_box(Scratch::zeroed(37));
+        let scratch = std::hint::black_box(Scratch::<f32>::zeroed(37));
         // SAFETY: none. The element behind the last one is read to see that this is noticed.
         let behind = unsafe { scratch.as_ptr().add(scratch.len()).read_volatile() };
         panic!("{behind} was read, and nobody noticed");

@@ -2,12 +2,18 @@
 //! behind the end the sanitizer finds (`.ci/sanitize`).
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+
+use crate::kernels::element::Plain;
 
 /// One cache line, so that scratch starts on one and full vectors never straddle two.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; 16]);
+struct Line([u32; 16]);
+
+/// What a new buffer holds: zeros, but NaN in tests, in f32 and in bf16.
+const UNWRITTEN: Line = Line([if cfg!(test) { u32::MAX } else { 0 }; 16]);
 
 /// Buffers that nobody holds, of one thread.
 ///
@@ -44,17 +50,25 @@ thread_local! {
 /// A buffer of this thread, 64-byte aligned, its contents left over from earlier use; given back when dropped.
 ///
 /// A training step asks for the same lengths as the one before and so, but for the first, finds all of them.
-pub(crate) struct Scratch {
+pub(crate) struct Scratch<E: Plain = f32> {
     lines: Vec<Line>,
     len: usize,
+    of: PhantomData<E>,
     #[cfg(test)]
     asked_by: std::thread::ThreadId,
 }
 
 impl Scratch {
-    /// A buffer of `len` elements: the smallest idle one that is large enough and not twice as large, else a new one.
+    /// A buffer of `len` values, see [`of`](Self::of).
     pub(crate) fn new(len: usize) -> Self {
-        let needed = len.div_ceil(16);
+        Self::of(len)
+    }
+}
+
+impl<E: Plain> Scratch<E> {
+    /// A buffer of `len` elements: the smallest idle one that is large enough and not twice as large, else a new one.
+    pub(crate) fn of(len: usize) -> Self {
+        let needed = len.div_ceil(size_of::<Line>() / size_of::<E>());
         let found = IDLE.with_borrow_mut(|idle| {
             idle.requests += 1;
             let buffers = idle.buffers.iter().enumerate();
@@ -63,26 +77,32 @@ impl Scratch {
             let smallest = fits.min_by_key(|(_, (_, lines))| lines.len()).map(|(i, _)| i);
             smallest.map(|i| idle.buffers.swap_remove(i).1)
         });
-        let lines = found.unwrap_or_else(|| vec![Line([0.0; 16]); needed]);
-        #[cfg(not(test))]
-        return Self { lines, len };
         #[cfg(test)]
-        {
-            let mut scratch = Self { lines, len, asked_by: std::thread::current().id() };
-            scratch.fill(f32::NAN);
-            scratch
+        let found = found.map(|mut lines| {
+            lines.fill(UNWRITTEN);
+            lines
+        });
+        Self {
+            lines: found.unwrap_or_else(|| vec![UNWRITTEN; needed]),
+            len,
+            of: PhantomData,
+            #[cfg(test)]
+            asked_by: std::thread::current().id(),
         }
     }
 
     /// A buffer of `len` zeros.
-    pub(crate) fn zeroed(len: usize) -> Self {
-        let mut scratch = Self::new(len);
-        scratch.fill(0.0);
+    pub(crate) fn zeroed(len: usize) -> Self
+    where
+        E: Default,
+    {
+        let mut scratch = Self::of(len);
+        scratch.fill(E::default());
         scratch
     }
 }
 
-impl Drop for Scratch {
+impl<E: Plain> Drop for Scratch<E> {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
         // While the thread ends its buffers may be gone already: then this one is simply freed.
@@ -99,16 +119,16 @@ impl Drop for Scratch {
     }
 }
 
-impl Deref for Scratch {
-    type Target = [f32];
-    fn deref(&self) -> &[f32] {
-        // SAFETY: `lines` holds at least `len` initialised f32, sixteen to a line without padding.
+impl<E: Plain> Deref for Scratch<E> {
+    type Target = [E];
+    fn deref(&self) -> &[E] {
+        // SAFETY: `lines` holds the bits of at least `len` elements, which any bits are, without padding.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }
 
-impl DerefMut for Scratch {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<E: Plain> DerefMut for Scratch<E> {
+    fn deref_mut(&mut self) -> &mut [E] {
         // SAFETY: as for `deref`, and `self` is borrowed for writing.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }

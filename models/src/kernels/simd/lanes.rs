@@ -58,6 +58,29 @@ pub(crate) trait Simd: Copy {
     /// `n <= LANES`, and `p` is valid for writing `n` elements.
     unsafe fn store_ptr_first(self, p: *mut f32, a: Self::V, n: usize);
 
+    /// The first `n` lanes of the bf16 values at `p`, widened, the others zero.
+    ///
+    /// # Safety
+    /// `n <= LANES`, and `p` is valid for reading `n` values.
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16, n: usize) -> Self::V {
+        let mut lanes = [0.0; 16];
+        // SAFETY: what the caller vouches for.
+        let values = unsafe { std::slice::from_raw_parts(p, n) };
+        lanes.iter_mut().zip(values).for_each(|(lane, x)| *lane = widened(*x));
+        self.load(&lanes)
+    }
+    /// Writes the first `n` lanes at `p`, rounded to bf16.
+    ///
+    /// # Safety
+    /// `n <= LANES`, and `p` is valid for writing `n` values.
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u16, a: Self::V, n: usize) {
+        // SAFETY: what the caller vouches for.
+        let values = unsafe { std::slice::from_raw_parts_mut(p, n) };
+        values.iter_mut().zip(lanes(self, a)).for_each(|(to, x)| *to = rounded(x));
+    }
+
     /// Nine elements for each of the first `n` lanes, those of lane `i` at `p + i * stride`: vector `j` holds the `j`-th of
     /// each, and zeros in the other lanes.
     ///
@@ -194,14 +217,24 @@ fn normal(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { x * 0.0 } else { x }
 }
 
-/// Two values rounded to bf16, to the nearest and of two the even one; what is subnormal becomes zero.
+/// `x` rounded to bf16, to the nearest and of two the even one; what is subnormal becomes zero.
+#[inline(always)]
+pub(crate) fn rounded(x: f32) -> u16 {
+    let bits = normal(x).to_bits();
+    let bits = if x.is_nan() { bits | 1 << 22 } else { bits + 0x7fff + (bits >> 16 & 1) };
+    (bits >> 16) as u16
+}
+
+/// The value that these bits are in bf16.
+#[inline(always)]
+pub(crate) fn widened(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// Two values rounded to bf16.
 #[inline(always)]
 fn word(low: f32, high: f32) -> f32 {
-    let rounded = |x: f32| {
-        let bits = normal(x).to_bits();
-        if x.is_nan() { bits | 1 << 22 } else { bits + 0x7fff + (bits >> 16 & 1) }
-    };
-    f32::from_bits(rounded(low) >> 16 | rounded(high) & UPPER)
+    f32::from_bits(u32::from(rounded(low)) | u32::from(rounded(high)) << 16)
 }
 
 /// Work that runs on vectors of whichever instruction set was chosen.

@@ -16,7 +16,7 @@ pub(super) struct Avx2(());
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
 
-/// The token of AVX-512 F, BW and BF16.
+/// The token of AVX-512 F, BW, VL and BF16.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512Bf16(());
 
@@ -40,11 +40,11 @@ pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
 }
 
-/// Runs `kernel` compiled for AVX-512 F, BW and BF16.
+/// Runs `kernel` compiled for AVX-512 F, BW, VL and BF16.
 ///
 /// # Safety
-/// The CPU has AVX-512 F, BW and BF16, AVX2 and FMA.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx2,fma")]
+/// The CPU has AVX-512 F, BW, VL and BF16, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma")]
 #[inline(never)]
 pub(super) unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512Bf16(()))
@@ -308,6 +308,16 @@ avx512!(Avx512Bf16, run_avx512_bf16, {
             let order = _mm512_loadu_si512(ORDER.as_ptr().cast());
             let halves = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
             transmute::<__m512i, __m512>(_mm512_permutexvar_epi16(order, halves))
+        };
+    }
+    wrappers! {
+        unsafe fn load_bf16(p: *const u16, n: usize) -> __m512 = {
+            let values = _mm256_maskz_loadu_epi16(first_avx512(n), p.cast());
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(values)))
+        };
+        unsafe fn store_bf16(p: *mut u16, a: __m512, n: usize) -> () = {
+            let values = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(a));
+            _mm256_mask_storeu_epi16(p.cast(), first_avx512(n), values);
         };
     }
 });

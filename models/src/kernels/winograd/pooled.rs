@@ -6,6 +6,7 @@ use super::tiles::Tiling;
 use super::weights::Side;
 use super::{Pass, inputs, outputs};
 use crate::kernels::conv_sizes::Sizes;
+use crate::kernels::element::Element;
 use crate::kernels::max_pool::{self, Maxima};
 use crate::kernels::simd::Isa;
 use crate::kernels::values::Values;
@@ -14,19 +15,19 @@ use crate::kernels::values::Values;
 pub(in crate::kernels) const WINDOW: usize = 2;
 
 /// Where the maxima of a chunk go, and which of their windows they are.
-struct ChunkOutput<'a> {
-    ys: &'a mut [f32],
+struct ChunkOutput<'a, E> {
+    ys: &'a mut [E],
     winners: &'a mut [u16],
 }
 
 /// Writes all of `ys`, the maxima of each 2×2 pixels of the convolution of `xs` with `weight`, and of `winners`, as
 /// [`Maxima`] does for each image.
-pub(in crate::kernels) fn forward(
+pub(in crate::kernels) fn forward<E: Element>(
     isa: Isa,
     sizes: &Sizes,
-    xs: &Values,
+    xs: &Values<E>,
     weight: &[f32],
-    ys: &mut [f32],
+    ys: &mut [E],
     winners: &mut [u16],
 ) {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
@@ -46,7 +47,7 @@ pub(in crate::kernels) fn forward(
         parts.push(ChunkOutput { ys: mine, winners: bits });
         (ys, winners) = (rest, others);
     }
-    pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
+    pass.run::<unit::Input, unit::Weight, unit::Output, _, _, 6, 6, 4>(
         &unit::PRODUCTS,
         xs,
         weight,
@@ -65,7 +66,7 @@ pub(in crate::kernels) fn forward(
                 let lines = height / WINDOW;
                 let (mine, rest) = ys.split_at_mut(lines * image.line());
                 let (bits, others) = winners.split_at_mut(lines * image.line_winners(isa));
-                isa.run(Maxima { sizes, xs, ys: mine, winners: bits });
+                E::run(isa, Maxima { sizes, xs, ys: mine, winners: bits });
                 (pixels, ys, winners) = (behind, rest, others);
                 row += tiling.rows - row % tiling.rows;
             }

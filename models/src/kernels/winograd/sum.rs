@@ -9,6 +9,7 @@ use super::tiles::{
 use super::weights::PointsToWeight;
 use crate::kernels::bf16::{elements, multiply};
 use crate::kernels::conv_sizes::Sizes;
+use crate::kernels::element::Element;
 use crate::kernels::gemm::{Gemm, Left, Right, panel};
 use crate::kernels::memory::{Scratch, Target};
 use crate::kernels::parallel::{each, threads};
@@ -29,16 +30,17 @@ pub(super) struct Sum<'a> {
 
 impl Sum<'_> {
     /// Writes all of `dw`.
-    pub(super) fn run<I, O, W, const IN: usize, const POINTS: usize>(
+    pub(super) fn run<I, O, W, E, const IN: usize, const POINTS: usize>(
         &self,
         taps: &[usize; POINTS],
-        xs: &Values,
-        dy: &Values,
+        xs: &Values<E>,
+        dy: &Values<E>,
         dw: &mut [f32],
     ) where
         I: Map<IN, POINTS>,
         O: Map<4, POINTS>,
         W: Map<TAPS, 3>,
+        E: Element,
     {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (inputs, outputs) = (self.sizes.inputs, self.sizes.outputs);
@@ -67,7 +69,7 @@ impl Sum<'_> {
             // in their order.
             loop {
                 let group = parts.by_ref().take(threads());
-                let mut chunks: Vec<Chunk<POINTS>> = group
+                let mut chunks: Vec<Chunk<E, POINTS>> = group
                     .map(|(first, dy)| Chunk::new(taps, first, rows(first), dy, self, lanes))
                     .collect();
                 if chunks.is_empty() {
@@ -110,7 +112,11 @@ impl Sum<'_> {
 
     /// The gradient from one chunk that is all there is: block by block, none of which leaves the cache before it has been
     /// transformed.
-    fn alone<W: Map<TAPS, 3>, const POINTS: usize>(&self, chunk: &Chunk<POINTS>, dw: &mut [f32]) {
+    fn alone<W: Map<TAPS, 3>, const POINTS: usize>(
+        &self,
+        chunk: &Chunk<impl Element, POINTS>,
+        dw: &mut [f32],
+    ) {
         let (isa, inputs, (width, height)) = (self.isa, self.sizes.inputs, SMALL_BLOCK);
         each(
             dw.chunks_mut(height * inputs * 9).enumerate().collect(),
@@ -141,23 +147,23 @@ impl Sum<'_> {
 }
 
 /// Rows of tiles on their way into the weight gradient.
-struct Chunk<'a, const POINTS: usize> {
+struct Chunk<'a, E: Element, const POINTS: usize> {
     first: usize,
     rows: usize,
     /// The gradient of what the tiles cover, until it has been transformed.
-    gradient: Option<LentPart<'a>>,
+    gradient: Option<LentPart<'a, E>>,
     input: Layout<POINTS>,
     output: Layout<POINTS>,
     input_points: Scratch,
     output_points: Scratch,
 }
 
-impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
+impl<'a, E: Element, const POINTS: usize> Chunk<'a, E, POINTS> {
     fn new(
         taps: &[usize; POINTS],
         first: usize,
         rows: usize,
-        gradient: LentPart<'a>,
+        gradient: LentPart<'a, E>,
         sum: &Sum,
         lanes: usize,
     ) -> Self {
@@ -212,18 +218,18 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
     }
 
     /// Transforms the tiles.
-    fn fill<I, O, const IN: usize>(&mut self, sum: &Sum, xs: &Values)
+    fn fill<I, O, const IN: usize>(&mut self, sum: &Sum, xs: &Values<E>)
     where
         I: Map<IN, POINTS>,
         O: Map<4, POINTS>,
     {
         let rows = (self.first, self.rows);
         let to = (&self.input, &mut self.input_points[..]);
-        to_points::<I, IN, POINTS>(sum.isa, xs, &sum.from, rows, to, true);
+        to_points::<I, _, IN, POINTS>(sum.isa, xs, &sum.from, rows, to, true);
         if let Some(gradient) = self.gradient.take() {
-            let kernel = ToPoints::<O, 4, POINTS> {
+            let kernel = ToPoints::<O, E, 4, POINTS> {
                 map: PhantomData,
-                images: gradient.make(),
+                images: &gradient.make(),
                 start: sum.to.covered(self.first, self.rows).start,
                 tiling: sum.to,
                 first: self.first,

@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use super::algorithm::{Map, TAPS, short};
 use crate::kernels::counts;
+use crate::kernels::element::Element;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Isa, Kernel, Simd};
 use crate::kernels::values::Values;
@@ -195,22 +196,22 @@ impl Kinds {
     }
 }
 
-/// Runs the function of `$map` that was compiled for the kind of its tile, for as many channels as lanes if `$full`; it
+/// Calls the function `$tile` of `$of` that was compiled for the kind of the tile, for as many channels as lanes if `$full`; it
 /// asks for the tile below if `$ahead`.
 macro_rules! run {
-    ($map:ident, $kind:expr, $full:expr, $ahead:expr) => {
+    ($of:ident.$tile:ident($($argument:expr),*), $kind:expr, $full:expr, $ahead:expr) => {
         match ($kind, $full) {
-            (INSIDE, true) if $ahead => $map.run::<INSIDE, false, true>(),
-            (INSIDE, true) => $map.run::<INSIDE, false, false>(),
-            (INSIDE, false) => $map.run::<INSIDE, true, false>(),
-            (WHOLE, true) => $map.run::<WHOLE, false, false>(),
-            (WHOLE, false) => $map.run::<WHOLE, true, false>(),
-            (NARROW, true) => $map.run::<NARROW, false, false>(),
-            (NARROW, false) => $map.run::<NARROW, true, false>(),
-            (LOW, true) => $map.run::<LOW, false, false>(),
-            (LOW, false) => $map.run::<LOW, true, false>(),
-            (_, true) => $map.run::<SMALL, false, false>(),
-            (_, false) => $map.run::<SMALL, true, false>(),
+            (INSIDE, true) if $ahead => $of.$tile::<S, INSIDE, false, true>($($argument),*),
+            (INSIDE, true) => $of.$tile::<S, INSIDE, false, false>($($argument),*),
+            (INSIDE, false) => $of.$tile::<S, INSIDE, true, false>($($argument),*),
+            (WHOLE, true) => $of.$tile::<S, WHOLE, false, false>($($argument),*),
+            (WHOLE, false) => $of.$tile::<S, WHOLE, true, false>($($argument),*),
+            (NARROW, true) => $of.$tile::<S, NARROW, false, false>($($argument),*),
+            (NARROW, false) => $of.$tile::<S, NARROW, true, false>($($argument),*),
+            (LOW, true) => $of.$tile::<S, LOW, false, false>($($argument),*),
+            (LOW, false) => $of.$tile::<S, LOW, true, false>($($argument),*),
+            (_, true) => $of.$tile::<S, SMALL, false, false>($($argument),*),
+            (_, false) => $of.$tile::<S, SMALL, true, false>($($argument),*),
         }
     };
 }
@@ -352,16 +353,16 @@ pub(super) fn chunk_rows(
 }
 
 /// Some rows of tiles, from a first one counted through all images, to points.
-pub(super) fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize>(
+pub(super) fn to_points<M: Map<IN, POINTS>, E: Element, const IN: usize, const POINTS: usize>(
     isa: Isa,
-    images: &Values,
+    images: &Values<E>,
     tiling: &Tiling,
     (first, rows): (usize, usize),
     (layout, points): (&Layout<POINTS>, &mut [f32]),
     along_tiles: bool,
 ) {
     let touched = tiling.touched(first, rows, IN);
-    let kernel = ToPoints::<M, IN, POINTS> {
+    let kernel = ToPoints::<M, E, IN, POINTS> {
         map: PhantomData,
         start: touched.start,
         images: &images.window(touched),
@@ -375,10 +376,10 @@ pub(super) fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize
 }
 
 /// Tiles of images to points: for `rows` rows of tiles from row `first`, counted through all images.
-pub(super) struct ToPoints<'a, M, const IN: usize, const POINTS: usize> {
+pub(super) struct ToPoints<'a, M, E, const IN: usize, const POINTS: usize> {
     pub map: PhantomData<M>,
     /// The pixels that the tiles touch, and perhaps more.
-    pub images: &'a [f32],
+    pub images: &'a [E],
     /// Elements of all images before these.
     pub start: usize,
     pub tiling: Tiling,
@@ -388,14 +389,18 @@ pub(super) struct ToPoints<'a, M, const IN: usize, const POINTS: usize> {
     pub points: &'a mut [f32],
 }
 
-impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> ToPoints<'_, M, IN, POINTS> {
+impl<M: Map<IN, POINTS>, E: Element, const IN: usize, const POINTS: usize>
+    ToPoints<'_, M, E, IN, POINTS>
+{
     /// Runs it; in bf16, points of two neighbouring channels become a word, or those of two neighbouring tiles, as the
     /// products that take the points have their inner dimension along the ones or the others.
     pub(super) fn run_on(self, isa: Isa, along_tiles: bool) {
-        match isa.bf16() {
-            None => isa.run(Pairs::<_, 1, 1>(self)),
-            Some(bf16) if along_tiles => bf16.run(Pairs::<_, 2, 1>(self)),
-            Some(bf16) => bf16.run(Pairs::<_, 1, 2>(self)),
+        if !E::ROUNDED {
+            E::run(isa, Pairs::<_, 1, 1>(self));
+        } else if along_tiles {
+            E::run(isa, Pairs::<_, 2, 1>(self));
+        } else {
+            E::run(isa, Pairs::<_, 1, 2>(self));
         }
     }
 }
@@ -405,11 +410,12 @@ struct Pairs<P, const TILES: usize, const VECTORS: usize>(P);
 
 impl<
     M: Map<IN, POINTS>,
+    E: Element,
     const IN: usize,
     const POINTS: usize,
     const TILES: usize,
     const VECTORS: usize,
-> Kernel for Pairs<ToPoints<'_, M, IN, POINTS>, TILES, VECTORS>
+> Kernel for Pairs<ToPoints<'_, M, E, IN, POINTS>, TILES, VECTORS>
 {
     type Output = ();
 
@@ -468,18 +474,14 @@ impl<
                     // tiles, and has such a row for each product that a tile of this kind and number takes, or of those
                     // that are held.
                     unsafe {
-                        let map = To::<S, M, IN, POINTS> {
-                            s,
-                            map: PhantomData,
-                            tile,
-                            from: images.wrapping_add(channel),
-                            channels,
-                            below,
-                            lanes,
-                            to,
-                            offsets,
-                        };
-                        run!(map, inside[which % TILES], lanes == S::LANES, ahead);
+                        let from = images.wrapping_add(channel);
+                        let full = lanes == S::LANES;
+                        run!(
+                            of.tile(s, tile, from, lanes, to, offsets),
+                            inside[which % TILES],
+                            full,
+                            ahead
+                        );
                     }
                 }
                 if TILES * VECTORS == 1 {
@@ -521,51 +523,43 @@ unsafe fn words<S: Simd, const TILES: usize, const POINTS: usize, const KIND: u8
     }
 }
 
-/// One vector of channels of one tile, on its way to the points.
-struct To<'a, S, M, const IN: usize, const POINTS: usize> {
-    s: S,
-    map: PhantomData<M>,
-    tile: Tile,
-    /// The channels' first, of the first pixel of all images.
-    from: *const f32,
-    channels: usize,
-    /// Elements to the same place in the tile below.
-    below: usize,
-    lanes: usize,
-    to: *mut f32,
-    offsets: &'a [[usize; POINTS]; POINTS],
-}
-
-impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S, M, IN, POINTS> {
+impl<M: Map<IN, POINTS>, E: Element, const IN: usize, const POINTS: usize>
+    ToPoints<'_, M, E, IN, POINTS>
+{
+    /// Takes one vector of channels of one tile to the points.
+    ///
     /// # Safety
     /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;
-    /// `from` reaches all pixels inside the image, `to` a vector at the offset of each product that the kind has.
+    /// `from`, the channels' first of the first pixel of all images, reaches all pixels inside the image, `to` a vector at
+    /// the offset of each product that the kind has.
     #[inline(always)]
-    unsafe fn run<const KIND: u8, const PARTIAL: bool, const AHEAD: bool>(self) {
-        let s = self.s;
+    unsafe fn tile<S: Simd, const KIND: u8, const PARTIAL: bool, const AHEAD: bool>(
+        &self,
+        s: S,
+        tile: Tile,
+        from: *const E,
+        lanes: usize,
+        to: *mut f32,
+        offsets: &[[usize; POINTS]; POINTS],
+    ) {
+        let Tiling { width, channels, step, .. } = self.tiling;
         let mut half = [[s.zero(); IN]; POINTS];
         for x in 0..IN {
             if !has_column(KIND, x, IN) {
                 continue;
             }
             let mut column = [s.zero(); IN];
-            if KIND == INSIDE || self.tile.column_inside(x) {
+            if KIND == INSIDE || tile.column_inside(x) {
                 for (y, v) in column.iter_mut().enumerate() {
-                    if has_row(KIND, y, IN) && (KIND == INSIDE || self.tile.row_inside(y)) {
-                        let from = self
-                            .from
-                            .wrapping_offset(self.tile.pixel(y, x) * self.channels as isize);
+                    if has_row(KIND, y, IN) && (KIND == INSIDE || tile.row_inside(y)) {
+                        let from = from.wrapping_offset(tile.pixel(y, x) * channels as isize);
                         if AHEAD {
-                            s.prefetch(from.wrapping_add(self.below));
+                            s.prefetch(
+                                from.wrapping_add(step.wrapping_mul(width * channels)).cast(),
+                            );
                         }
                         // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
-                        *v = unsafe {
-                            if PARTIAL {
-                                s.load_ptr_first(from, self.lanes)
-                            } else {
-                                s.load_ptr(from)
-                            }
-                        };
+                        *v = unsafe { E::load::<S, PARTIAL>(s, from, lanes) };
                     }
                 }
             }
@@ -580,7 +574,7 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S
                 for (x, v) in mapped.into_iter().enumerate() {
                     if has_column(KIND, x, POINTS) {
                         // SAFETY: the caller's promise.
-                        unsafe { s.store_ptr(self.to.wrapping_add(self.offsets[y][x]), v) };
+                        unsafe { s.store_ptr(to.wrapping_add(offsets[y][x]), v) };
                     }
                 }
             }
@@ -592,7 +586,7 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S
 ///
 /// `images` is what `rows` rows of tiles from row `first` cover and nothing else; of its channels, `channels` from
 /// `channel` are written.
-pub(super) struct FromPoints<'a, M, const POINTS: usize, const OUT: usize> {
+pub(super) struct FromPoints<'a, M, E, const POINTS: usize, const OUT: usize> {
     pub map: PhantomData<M>,
     pub layout: &'a Layout<POINTS>,
     pub points: &'a [f32],
@@ -601,16 +595,16 @@ pub(super) struct FromPoints<'a, M, const POINTS: usize, const OUT: usize> {
     pub rows: usize,
     pub channel: usize,
     pub channels: usize,
-    pub images: Target<'a>,
+    pub images: Target<'a, E>,
 }
 
-impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
-    for FromPoints<'_, M, POINTS, OUT>
+impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize> Kernel
+    for FromPoints<'_, M, E, POINTS, OUT>
 {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(mut self, s: S) {
         let Tiling { width, channels: pixel, columns, margin, step, .. } = self.tiling;
         let channels = self.channels;
         assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
@@ -623,7 +617,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
         self.tiling.check(self.first, self.rows);
         let covered = self.tiling.covered(self.first, self.rows);
         assert_eq!(covered.len(), self.images.len());
-        let (images, add) = self.images.parts();
+        let (images, add) = self.images.range(0..covered.len()).parts();
         let start = images.as_mut_ptr().wrapping_sub(covered.start);
         let points = self.points.as_ptr();
         for row in 0..self.rows {
@@ -638,19 +632,9 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
                     // SAFETY: a vector of a row inside each matrix is read, as above, and `lanes` channels from `channel` are
                     // written of pixels inside both the tile and its image, all of them covered by `images`.
                     unsafe {
-                        let map = From::<S, M, POINTS, OUT> {
-                            s,
-                            map: PhantomData,
-                            from: points.wrapping_add(self.layout.at(number, channel)),
-                            offsets: &self.layout.offsets,
-                            tile,
-                            to: start.wrapping_add(self.channel + channel),
-                            pixel,
-                            below,
-                            lanes,
-                            add,
-                        };
-                        run!(map, kind, lanes == S::LANES, ahead);
+                        let from = points.wrapping_add(self.layout.at(number, channel));
+                        let to = (start.wrapping_add(self.channel + channel), add);
+                        run!(self.tile(s, tile, from, to, lanes), kind, lanes == S::LANES, ahead);
                     }
                     channel += S::LANES;
                 }
@@ -659,33 +643,25 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
     }
 }
 
-/// One vector of channels of one tile, on its way from the points.
-struct From<'a, S, M, const POINTS: usize, const OUT: usize> {
-    s: S,
-    map: PhantomData<M>,
-    from: *const f32,
-    offsets: &'a [[usize; POINTS]; POINTS],
-    tile: Tile,
-    /// The channels' first, of the first pixel of all images.
-    to: *mut f32,
-    /// Channels of a pixel.
-    pixel: usize,
-    /// Elements to the same place in the tile below.
-    below: usize,
-    lanes: usize,
-    add: bool,
-}
-
-impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
-    From<'_, S, M, POINTS, OUT>
+impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize>
+    FromPoints<'_, M, E, POINTS, OUT>
 {
+    /// Takes one vector of channels of one tile from the points, and adds it if `add`.
+    ///
     /// # Safety
     /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;
-    /// `from` is a vector at the offset of each product that the kind has, `to` reaches all of the tile's pixels inside
-    /// the image.
+    /// `from` is a vector at the offset of each product that the kind has, `to`, the channels' first of the first pixel of
+    /// all images, reaches all of the tile's pixels inside the image.
     #[inline(always)]
-    unsafe fn run<const KIND: u8, const PARTIAL: bool, const AHEAD: bool>(self) {
-        let s = self.s;
+    unsafe fn tile<S: Simd, const KIND: u8, const PARTIAL: bool, const AHEAD: bool>(
+        &self,
+        s: S,
+        tile: Tile,
+        from: *const f32,
+        (to, add): (*mut E, bool),
+        lanes: usize,
+    ) {
+        let Tiling { width, channels, step, .. } = self.tiling;
         let mut half = [[s.zero(); POINTS]; OUT];
         for x in 0..POINTS {
             if !has_column(KIND, x, POINTS) {
@@ -695,7 +671,7 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
             for (y, v) in column.iter_mut().enumerate() {
                 if has_row(KIND, y, POINTS) {
                     // SAFETY: the caller's promise.
-                    *v = unsafe { s.load_ptr(self.from.wrapping_add(self.offsets[y][x])) };
+                    *v = unsafe { s.load_ptr(from.wrapping_add(self.layout.offsets[y][x])) };
                 }
             }
             let mapped = M::apply(s, column);
@@ -704,27 +680,23 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
             }
         }
         for (y, row) in half.into_iter().enumerate() {
-            if !has_row(KIND, y, OUT) || KIND != INSIDE && !self.tile.row_inside(y) {
+            if !has_row(KIND, y, OUT) || KIND != INSIDE && !tile.row_inside(y) {
                 break;
             }
             let mapped = M::apply(s, row);
             for (x, v) in mapped.into_iter().enumerate() {
-                if has_column(KIND, x, OUT) && (KIND == INSIDE || self.tile.column_inside(x)) {
-                    let to = self.to.wrapping_offset(self.tile.pixel(y, x) * self.pixel as isize);
+                if has_column(KIND, x, OUT) && (KIND == INSIDE || tile.column_inside(x)) {
+                    let to = to.wrapping_offset(tile.pixel(y, x) * channels as isize);
                     if AHEAD {
-                        s.prefetch(to.wrapping_add(self.below));
+                        s.prefetch(to.wrapping_add(step.wrapping_mul(width * channels)).cast());
                     }
                     // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
                     unsafe {
-                        match (PARTIAL, self.add) {
-                            (false, false) => s.store_ptr(to, v),
-                            (false, true) => s.store_ptr(to, s.add(s.load_ptr(to), v)),
-                            (true, false) => s.store_ptr_first(to, v, self.lanes),
-                            (true, true) => {
-                                let sum = s.add(s.load_ptr_first(to, self.lanes), v);
-                                s.store_ptr_first(to, sum, self.lanes);
-                            }
-                        }
+                        let v = match add {
+                            true => s.add(E::load::<S, PARTIAL>(s, to, lanes), v),
+                            false => v,
+                        };
+                        E::store::<S, PARTIAL>(s, to, v, lanes);
                     }
                 }
             }
