@@ -60,8 +60,10 @@ pub(super) fn check_bounds(recipe: &Value) -> Result<()> {
             && bound("exclusiveMinimum").is_none_or(|least| number > least)
             && bound("maximum").is_none_or(|most| number <= most)
             && bound("exclusiveMaximum").is_none_or(|most| number < most);
+        // An infinite limit limits nothing.
+        let is_limit = path == "train.clip_norm" && !number.is_nan();
         ensure!(
-            fits && number.is_finite(),
+            fits && (number.is_finite() || is_limit),
             "{path} = {shown} must be a {}; `gradwire list keys {}` tells what it is",
             keys::values(schema),
             path.split('[').next().unwrap_or_default()
