@@ -306,7 +306,7 @@ impl Fitted {
                             .to_string(),
                     ));
                 }
-                feedback.with_residual()
+                feedback.due()
             }
         };
         let world_size = rank.saturating_add(1);
@@ -325,10 +325,10 @@ impl Fitted {
         open.close(kind, &mut message);
         if let Some(feedback) = &mut self.feedback {
             match kind {
-                Kind::Dense => feedback.pending().fill(0.0),
+                Kind::Dense => feedback.due_mut().fill(0.0),
                 _ => {
-                    let pending = feedback.pending();
-                    self.codec.decode_add(&message[begin..], 0, -1.0, pending)?;
+                    let unsent = feedback.due_mut();
+                    self.codec.decode_add(&message[begin..], 0, -1.0, unsent)?;
                 }
             }
             feedback.commit();

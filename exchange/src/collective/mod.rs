@@ -48,12 +48,14 @@ impl Payload {
     }
 
     /// Whether no other rank reads its buffer any more.
-    pub(crate) fn is_unshared(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.buffer) == 1
     }
 
     /// The buffer, when no other rank reads it any more.
-    pub(crate) fn reclaim(self) -> Option<Vec<u8>> {
+    #[doc(hidden)]
+    pub fn reclaim(self) -> Option<Vec<u8>> {
         Arc::into_inner(self.buffer)
     }
 }
