@@ -127,8 +127,8 @@ impl Running {
         // What is claimed is not asked of the runs that choose.
         let choosing = Experiment { claims: Vec::new(), ..experiment.clone() };
         let trials = |tuning: &Tuning| -> Result<Vec<(PathBuf, Grid)>> {
-            let all = tuning.selections(&selection).map(|(value, selection)| {
-                let folder = folder.join("tuning").join(value);
+            let all = tuning.selections(&selection).map(|(name, selection)| {
+                let folder = folder.join("tuning").join(name);
                 Ok((folder.clone(), plan(&choosing, &selection, &folder)?))
             });
             all.collect()

@@ -34,13 +34,13 @@ impl Tuning {
         &self.0.path
     }
 
-    /// What is run for each value, which stands before it in words: every arm once, tested on what is held out.
+    /// What is run for each value, and before it the name of its folder: every arm once, tested on what is held out.
     pub fn selections(&self, all: &Selection) -> impl Iterator<Item = (String, Selection)> {
         self.0.values.iter().map(|value| {
             let set = format!("{}={value}", self.0.path);
             let own = [set.clone(), format!("samples.validation={SHARE}")];
             let sets = all.sets.iter().cloned().chain(own).collect();
-            (set, Selection { seeds: Some(vec![SEED]), sets, ..all.clone() })
+            (set.replace('/', "-"), Selection { seeds: Some(vec![SEED]), sets, ..all.clone() })
         })
     }
 
