@@ -48,8 +48,8 @@ pub(crate) fn own(bytes: &[u8]) {
     let table = Table { text: two, label: Column::Number(1), minimum_count: 1, ..Table::default() };
     let pictures = Pictures { path: file.clone(), size: 8, ..Pictures::default() };
     read(&Config::Pictures(pictures));
-    read(&Config::Arrays(Arrays { path: file.clone() }));
-    read(&Config::Arrays(Arrays { path: path("own.npz") }));
+    read(&Config::Arrays(Arrays { path: file.clone(), ..Arrays::default() }));
+    read(&Config::Arrays(Arrays { path: path("own.npz"), ..Arrays::default() }));
     read(&Config::Table(Table { file: path("own.csv"), ..table }));
     for name in names {
         drop(look(&path(name)));

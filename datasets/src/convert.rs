@@ -182,6 +182,16 @@ pub(crate) mod made {
         file(&(schema + " }"), columns)
     }
 
+    pub(crate) fn worded(rows: &[(Vec<u8>, &str)]) -> Vec<u8> {
+        file(
+            "message schema { required group img { optional binary bytes; } optional binary label (UTF8); }",
+            vec![
+                Column::Bytes(rows.iter().map(|(png, _)| png.clone()).collect()),
+                Column::Bytes(rows.iter().map(|(_, label)| label.as_bytes().into()).collect()),
+            ],
+        )
+    }
+
     pub(crate) fn open(contents: &[u8]) -> Box<dyn FileReader> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(contents).unwrap();

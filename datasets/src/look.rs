@@ -117,7 +117,7 @@ fn in_file(file: &Path) -> Result<Found> {
 }
 
 fn arrays(path: &Path, what: &str) -> Result<Found> {
-    let arrays = Arrays { path: path.into() };
+    let arrays = Arrays { path: path.into(), ..Arrays::default() };
     let line = format!("{what}: {}", arrays.read(&Selection::default())?.line());
     Ok(Found { config: Config::Arrays(arrays), line })
 }
@@ -277,7 +277,7 @@ fn table(file: &Path, test: Option<&Path>) -> Result<Found> {
         }
         Ok(())
     })?;
-    guessed(file, test, &some)
+    guessed(file, test, &some, false)
 }
 
 /// A Parquet file of pictures, where it has a column of bytes, or of texts.
@@ -295,7 +295,7 @@ fn parquet(file: &Path, test: Option<&Path>) -> Result<Found> {
             some.push(cells.iter().map(|cell| cell.text().to_owned()).collect());
             Ok(())
         })?;
-        return guessed(file, test, &some);
+        return guessed(file, test, &some, true);
     };
     let label = names
         .iter()
@@ -316,8 +316,14 @@ fn parquet(file: &Path, test: Option<&Path>) -> Result<Found> {
     Ok(Found { config: Config::Pictures(table), line })
 }
 
-/// A table whose first rows these are, its columns' names before them.
-fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Found> {
+/// A table whose first rows these are. Its columns' names are before them if `named`; else if one of them is a name that is
+/// known, and where none is, the table decides as it does for every one whose columns are given by number.
+fn guessed(
+    file: &Path,
+    test: Option<&Path>,
+    some: &[Vec<String>],
+    has_names: bool,
+) -> Result<Found> {
     let Some((first, others)) = some.split_first() else {
         return Err(Error::unfit(file, "has no rows"));
     };
@@ -329,10 +335,14 @@ fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Fou
         let all: usize = column(place).map(|field| field.split_whitespace().count()).sum();
         all as f64 / others.len().max(1) as f64
     };
-    let is_named = |names: &str, place: usize| is_called(&first[place], names);
+    // What stands in other rows too is no name.
+    let is_named = |names: &str, place: usize| {
+        is_called(&first[place], names) && !column(place).any(|other| other == first[place].trim())
+    };
     let [labels, texts] = NAMES;
     let places = 0..first.len();
-    let by_name = places.clone().any(|place| is_named(labels, place));
+    let header = has_names
+        || [labels, texts].iter().any(|names| places.clone().any(|place| is_named(names, place)));
     let label = match places.clone().find(|&place| is_named(labels, place)) {
         Some(place) => Some(place),
         None => places
@@ -348,8 +358,6 @@ fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Fou
         );
         return Err(Error::unfit(file, problem));
     };
-    let header =
-        by_name || different(label) > 0 && !column(label).any(|other| other == first[label].trim());
     let mut text: Vec<usize> = places
         .clone()
         .filter(|&place| place != label && header && is_named(texts, place))
@@ -373,7 +381,7 @@ fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Fou
             several => Columns::Several(several.iter().map(|&place| column(place)).collect()),
         },
         label: column(label),
-        header: Some(header),
+        header: header.then_some(true),
         ..Table::default()
     };
     let called = |column: Column| match column {
@@ -383,7 +391,7 @@ fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Fou
     let texts: Vec<String> = text.iter().map(|&place| called(column(place))).collect();
     let line = format!(
         "a table{}: {} (text: {}; label: {})",
-        if header { "" } else { " without a header" },
+        if header { "" } else { " without names of columns that are known" },
         table.read(&Selection::default())?.line(),
         named(&texts),
         called(column(label))

@@ -12,6 +12,7 @@ use crate::dataset::{Batch, Dataset, Features, Shape, whole};
 use crate::definition::{About, Data, Definition, Form, Holds, Reading, Selection, check_count};
 use crate::error::{Error, Result};
 use crate::files::{self, FileSum, sha256};
+use crate::open::unpacked;
 use crate::rng::{Purpose, Stream};
 use crate::survey::{Survey, grouped};
 use crate::tokens::Tokens;
@@ -27,7 +28,7 @@ const LARGEST_VOCABULARY: usize = 1 << 20;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct PlainText {
-    /// The file of the text, in UTF-8.
+    /// The file of the text, in UTF-8; packed by gzip or not.
     pub file: PathBuf,
     /// The file that is tested on; absent for the end of `file`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -251,6 +252,10 @@ fn read(path: &Path, field: &'static str) -> Result<Text> {
     let mut contents = Vec::new();
     let file = fs::File::open(path).map_err(failed)?;
     io::Read::read_to_end(&mut io::Read::take(file, LIMIT), &mut contents).map_err(failed)?;
+    let contents = unpacked(contents, LIMIT).map_err(failed)?;
+    if contents.len() as u64 > LIMIT {
+        return Err(files::too_large(path, contents.len() as u64, LIMIT));
+    }
     if contents.is_empty() {
         return Err(files::empty(path, "a text"));
     }
@@ -393,6 +398,36 @@ mod tests {
             firsts.insert(batch.labels[0]);
         }
         assert_eq!(firsts.len(), 4);
+    }
+
+    #[test]
+    fn a_packed_text_and_a_tokenizer_of_ones_own_are_read() {
+        let plain = loaded(TEXT.as_bytes(), |_| {}).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        io::Write::write_all(&mut packed, TEXT.as_bytes()).unwrap();
+        let unpacked = loaded(&packed.finish().unwrap(), |_| {}).unwrap();
+        let all: Vec<u32> = (0..plain.train.len() as u32).collect();
+        let of = |data: &Data| batch_of(&*data.train, &all, None);
+        assert_eq!(of(&unpacked), of(&plain));
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        fs::write(&path, Tokens::learned(TEXT, 270).unwrap().to_json().unwrap()).unwrap();
+        let own = loaded(&TEXT.repeat(3).into_bytes(), |c| c.tokenizer = Some(path.clone()));
+        let tokens = Tokens::from_json(&own.as_ref().unwrap().vocabulary.clone().unwrap()).unwrap();
+        let first = of(&own.unwrap()).labels;
+        assert!(tokens.len() > 256 && TEXT.contains(&tokens.decode(&first[..4]).unwrap()));
+        fs::write(&path, "{}").unwrap();
+        assert!(loaded(TEXT.as_bytes(), |c| c.tokenizer = Some(path)).is_err());
+    }
+
+    #[test]
+    fn a_text_that_is_tested_on_itself_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("again.txt");
+        fs::write(&path, TEXT).unwrap();
+        let data = loaded(TEXT.as_bytes(), |c| c.test_file = Some(path)).unwrap();
+        assert!(data.warnings[0].contains("input.txt and again.txt have the same contents"));
     }
 
     #[test]

@@ -123,6 +123,16 @@ proptest! {
 }
 
 #[test]
+fn a_test_file_that_is_also_trained_on_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 20);
+    fs::copy(dir.path().join("data_batch_1.bin"), dir.path().join("test_batch.bin")).unwrap();
+    let warnings = load(&config(dir.path())).unwrap().warnings.join(" ");
+    let told = "data_batch_1.bin and test_batch.bin have the same contents";
+    assert!(warnings.contains(told), "{warnings}");
+}
+
+#[test]
 fn every_bad_file_is_told_with_place_and_remedy() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), 4);

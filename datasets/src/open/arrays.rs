@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use image::DynamicImage;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Part, Read, Values, idx, npz, numbered};
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection};
+use super::{Part, Read, Resize, Values, idx, npz, numbered, picture};
+use crate::definition::{
+    About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection, check_count,
+};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
 use crate::images::Size;
@@ -21,11 +25,21 @@ pub struct Arrays {
     /// `.npz` file, with arrays of the names `train_images`, `train_labels`, `test_images`, `test_labels` (as
     /// MedMNIST) or `x_train`, `y_train`, `x_test`, `y_test` (as Keras).
     pub path: PathBuf,
+    /// Rows and columns that every image is made into, by `resize`; without it images stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 4, max = 1024)))]
+    pub size: Option<usize>,
+    /// Values per pixel that images are made into: 3 for colours, 1 for grey; without it they stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = [1, 3])))]
+    pub channels: Option<usize>,
+    /// What becomes of images of another size: `crop`, `fit` or `stretch`.
+    pub resize: Resize,
 }
 
 impl Default for Arrays {
     fn default() -> Self {
-        Self { path: DEFAULT_DIR.into() }
+        Self { path: DEFAULT_DIR.into(), size: None, channels: None, resize: Resize::Crop }
     }
 }
 
@@ -41,11 +55,12 @@ impl Definition for Arrays {
             false => npz::form(&self.path)?,
         };
         let classes: BTreeSet<String> = labels.into_iter().collect();
-        Ok(Form { shape: size.shape(), classes: classes.len() })
+        Ok(Form { shape: self.made(size).shape(), classes: classes.len() })
     }
 
     fn validate(&self, _samples: &Selection) -> Result<()> {
-        Ok(())
+        self.size.map_or(Ok(()), |size| check_count("dataset.size", size, 4, 1024))?;
+        self.channels.map_or(Ok(()), picture::check_channels)
     }
 
     fn load(&self, reading: &Reading<'_>) -> Result<Data> {
@@ -69,6 +84,34 @@ impl Arrays {
     /// Whether IDX files are meant, which are several, or a NumPy file.
     fn is_folder(&self) -> bool {
         !self.path.is_file()
+    }
+
+    /// The size of images that had this one.
+    fn made(&self, size: Size) -> Size {
+        let channels = self.channels.unwrap_or(size.channels);
+        let [height, width] = [size.height, size.width].map(|side| self.size.unwrap_or(side));
+        Size { height, width, channels }
+    }
+
+    /// The images in the size that is wanted.
+    fn resized(&self, Images { size, pixels }: Images) -> Values {
+        let made = self.made(size);
+        if made == size {
+            return Values::Images(size, pixels);
+        }
+        let (width, height) = (size.width as u32, size.height as u32);
+        let picture = |pixels: &[u8]| match size.channels {
+            1 => image::GrayImage::from_raw(width, height, pixels.into()).map(DynamicImage::from),
+            _ => image::RgbImage::from_raw(width, height, pixels.into()).map(DynamicImage::from),
+        };
+        let resized = |pixels: &[u8]| {
+            let picture = picture(pixels).expect("invariant: an image has its size's bytes");
+            match self.size {
+                Some(side) => picture::square(picture, side as u32, made.channels, self.resize),
+                None => picture::coloured(picture, made.channels).into_bytes(),
+            }
+        };
+        Values::Images(made, pixels.par_chunks(size.bytes()).flat_map_iter(resized).collect())
     }
 
     pub(crate) fn read(&self, samples: &Selection) -> Result<Read> {
@@ -96,8 +139,7 @@ impl Arrays {
         let tested = test.as_ref().map_or(&[][..], |(_, labels)| labels);
         let (classes, [train_labels, test_labels]) = numbered(&train.1, tested)
             .map_err(|(place, problem)| unfit(format!("test sample {}: {problem}", place + 1)))?;
-        let part =
-            |Images { size, pixels }, labels| Part::new(Values::Images(size, pixels), labels);
+        let part = |images, labels| Part::new(self.resized(images), labels);
         let parts = [Some(part(train.0, train_labels)), test.map(|test| part(test.0, test_labels))];
         let read = Read::new(&self.path, classes, parts, samples, files)?;
         Ok(read.with_warnings(warning))

@@ -3,6 +3,9 @@
 //!
 //! A file is two zero bytes, one for the type of its values (8: a byte), one for the number of dimensions, the
 //! dimensions in four bytes each with the highest first, and the values.
+//!
+//! The reader of `candle-datasets` is not used: it takes memory for as many values as a file's header claims before it
+//! reads them, reads the four unpacked files of MNIST's names alone, and loses the images' rows and columns.
 
 use std::path::{Path, PathBuf};
 

@@ -297,6 +297,20 @@ pub(crate) fn numbered(
     Ok((classes, numbers))
 }
 
+/// Of labels that are all numbers the place of the first one with a point, and what to say of it.
+pub(crate) fn pointed(labels: &[String]) -> Option<(usize, String)> {
+    if !labels.iter().all(|label| label.parse::<f64>().is_ok()) {
+        return None;
+    }
+    let place = labels.iter().position(|label| label.parse::<i64>().is_err())?;
+    let problem = format!(
+        "the label {:?} is a number with a point, and classes are words or whole numbers. pandas writes 1.0 for 1 where \
+         a column has gaps: table[column].astype(int) before it is written; or write words",
+        labels[place]
+    );
+    Some((place, problem))
+}
+
 /// The name of a file, in lower case.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().to_lowercase()

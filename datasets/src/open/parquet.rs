@@ -264,7 +264,10 @@ mod tests {
         let images = "'pictures'\nimage = 'img'\nsize = 8\npath";
         let broken =
             made::images(&["label"], &[(png(8, &[1; 192]), vec![0]), (vec![7; 9], vec![1])]);
+        let png = || png(8, &[1; 192]);
+        let pointed = made::worded(&[(png(), "1"), (png(), "2.0"), (png(), "1")]);
         let cases = [
+            (pointed, images, "row 2: the label \"2.0\" is a number with a point"),
             (pictures(4), "'pictures'\npath", "no column \"image\"; its columns are img, label"),
             (
                 news(4),

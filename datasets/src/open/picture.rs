@@ -89,14 +89,18 @@ fn upright(mut decoder: impl ImageDecoder, mut limits: Limits) -> ImageResult<Dy
     Ok(picture)
 }
 
+/// The picture with so many 8-bit values per pixel, 1 or 3.
+pub(crate) fn coloured(picture: DynamicImage, channels: usize) -> DynamicImage {
+    match channels {
+        1 => DynamicImage::ImageLuma8(picture.into_luma8()),
+        _ => DynamicImage::ImageRgb8(picture.into_rgb8()),
+    }
+}
+
 /// The picture as `side` × `side` pixels of `channels` values, 1 or 3: 16-bit values become 8-bit ones, a
 /// palette its colours, colours their luminance where grey is wanted; transparency is ignored.
 pub(crate) fn square(picture: DynamicImage, side: u32, channels: usize, resize: Resize) -> Vec<u8> {
-    let grey = |picture: DynamicImage| match channels {
-        1 => DynamicImage::ImageLuma8(picture.into_luma8()),
-        _ => DynamicImage::ImageRgb8(picture.into_rgb8()),
-    };
-    let mut picture = grey(picture);
+    let mut picture = coloured(picture, channels);
     let (width, height) = (picture.width(), picture.height());
     if (width, height) != (side, side) {
         let least = width.min(height);
@@ -107,11 +111,11 @@ pub(crate) fn square(picture: DynamicImage, side: u32, channels: usize, resize: 
             Resize::Stretch => picture.resize_exact(side, side, FilterType::Triangle),
             Resize::Fit => {
                 let inner = picture.resize(side, side, FilterType::Triangle);
-                let mut whole = grey(DynamicImage::new_rgb8(side, side));
+                let mut whole = coloured(DynamicImage::new_rgb8(side, side), channels);
                 let middle = |inner: u32| i64::from(side.saturating_sub(inner) / 2);
                 let (left, top) = (middle(inner.width()), middle(inner.height()));
                 imageops::replace(&mut whole, &inner, left, top);
-                grey(whole)
+                coloured(whole, channels)
             }
         };
     }

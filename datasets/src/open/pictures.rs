@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use walkdir::WalkDir;
 
 use super::parquet::{Cell, Parquet};
-use super::{Part, Read, Resize, Values, entries, in_order, is_hidden, named, numbered, picture};
+use super::{
+    Part, Read, Resize, Values, entries, file_name, in_order, is_hidden, named, numbered, picture,
+    pointed,
+};
 use crate::definition::{
     About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection, check_count,
 };
@@ -134,6 +137,7 @@ impl Pictures {
 
     fn read_folders(&self, samples: &Selection) -> Result<Read> {
         let (train, test) = parts(&self.path)?;
+        let left_out = left_out(&self.path, &train, test.as_deref());
         let classes = in_order(class_names(&train)?);
         let train = ClassFolders::find(&train, &classes)?;
         let test = test.map(|test| ClassFolders::find(&test, &classes)).transpose()?;
@@ -144,10 +148,9 @@ impl Pictures {
         let (test, test_sum) = test.unzip();
         let files = [Some(sum), test_sum].into_iter().flatten().collect();
         let read = Read::new(&self.path, classes, [Some(train), test], samples, files)?;
-        Ok(read.with_warnings(
-            (!others.is_empty())
-                .then(|| format!("files that are no pictures are left out: {}", named(&others))),
-        ))
+        let others = (!others.is_empty())
+            .then(|| format!("files that are no pictures are left out: {}", named(&others)));
+        Ok(read.with_warnings(left_out.into_iter().chain(others)))
     }
 
     /// The pictures in class folders, and one sum of all their files.
@@ -203,6 +206,9 @@ impl Pictures {
             Ok(())
         })?;
         let unfit = |number, problem| Error::unfit(path, format!("row {}: {problem}", number + 1));
+        if let Some((place, problem)) = pointed(&labels) {
+            return Err(unfit(place, problem));
+        }
         let bytes = |number: usize| Ok(((), Cow::Borrowed(pictures[number].as_slice())));
         let (values, _) = self.pixels(pictures.len(), bytes, unfit)?;
         Ok((values, labels, file.sum))
@@ -251,18 +257,52 @@ fn label(cell: Option<Cell>) -> std::result::Result<String, String> {
     }
 }
 
+/// What folders of a training set are called, and those of a test set.
+const PARTS: [&[&str]; 2] =
+    [&["train", "training"], &["test", "testing", "val", "valid", "validation"]];
+
 /// The folder of the training set's class folders, and that of the test set's where there is one.
 pub(crate) fn parts(dir: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
     entries(dir)?;
-    let among = |names: &[&str]| {
-        let mut paths = names.iter().map(|name| dir.join(name));
-        // Without folders of its own it is a class of that name.
-        paths.find(|path| class_names(path).is_ok_and(|classes| !classes.is_empty()))
-    };
-    match among(&["train", "training"]) {
-        Some(train) => Ok((train, among(&["test", "testing", "val", "valid", "validation"]))),
+    let [train, test] = PARTS.map(|names| named_parts(dir, names));
+    match train.into_iter().next() {
+        Some(train) => Ok((train, test.into_iter().find(|path| is_labelled(path)))),
         None => Ok((dir.to_owned(), None)),
     }
+}
+
+/// The folders of these names that have folders; one without is a class of that name.
+fn named_parts(dir: &Path, names: &[&str]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = names.iter().map(|name| dir.join(name)).collect();
+    paths.retain(|path| class_names(path).is_ok_and(|classes| !classes.is_empty()));
+    paths
+}
+
+/// Whether anything tells the classes of the pictures in a folder for testing: it is not that all lie in one folder
+/// called `images`, as those of Tiny-ImageNet do, unless a list is beside that.
+fn is_labelled(dir: &Path) -> bool {
+    !are_listed(dir) || dir.join(LIST).is_file()
+}
+
+/// The list of Tiny-ImageNet's validation set: a line for each picture in `images`, its name, a tab and its class first.
+const LIST: &str = "val_annotations.txt";
+
+/// Whether the only folder in `dir` is called `images`.
+fn are_listed(dir: &Path) -> bool {
+    class_names(dir).is_ok_and(|names| names.iter().eq(["images"]))
+}
+
+/// What is to be said of folders for testing that are not tested on.
+fn left_out(dir: &Path, train: &Path, test: Option<&Path>) -> Option<String> {
+    let mut others = if train == dir { Vec::new() } else { named_parts(dir, PARTS[1]) };
+    others.retain(|path| Some(path.as_path()) != test);
+    let names: Vec<String> = others.iter().map(|path| file_name(path)).collect();
+    let why = if others.iter().any(|path| !is_labelled(path)) {
+        "; nothing tells the classes of pictures that all lie in a folder `images`"
+    } else {
+        ""
+    };
+    (!names.is_empty()).then(|| format!("folders that are not tested on: {}{why}", named(&names)))
 }
 
 /// The names of the folders in `dir`.
@@ -288,6 +328,9 @@ pub(crate) struct ClassFolders {
 impl ClassFolders {
     /// The pictures in the folders of `root`, which must be some of `classes`.
     pub(crate) fn find(root: &Path, classes: &[String]) -> Result<Self> {
+        if are_listed(root) && root.join(LIST).is_file() {
+            return Self::listed(root, classes);
+        }
         let found = class_names(root)?;
         let own: BTreeSet<String> = classes.iter().cloned().collect();
         let foreign: Vec<&String> = found.difference(&own).collect();
@@ -312,6 +355,29 @@ impl ClassFolders {
                 }
             }
         }
+        Ok(this)
+    }
+
+    /// The pictures that [`LIST`] names, in the order of their classes and names.
+    fn listed(root: &Path, classes: &[String]) -> Result<Self> {
+        let list = root.join(LIST);
+        let text = fs::read_to_string(&list);
+        let text = text.map_err(|cause| Error::Read { path: list.clone(), cause })?;
+        let mut this = Self { root: root.to_owned(), files: Vec::new(), others: Vec::new() };
+        for (number, line) in (1..).zip(text.lines()) {
+            let mut fields = line.split('\t');
+            let (name, class) = (fields.next().unwrap_or_default(), fields.next());
+            let label = class.and_then(|class| classes.iter().position(|own| own == class));
+            let inside = Path::new(name).file_name() == Some(name.as_ref());
+            let Some(label) = label.filter(|_| inside) else {
+                let problem = format!(
+                    "line {number}: a picture's name, a tab and a class of the training set are wanted, not {line:?}"
+                );
+                return Err(Error::unfit(list, problem));
+            };
+            this.add(root.join("images").join(name), label as u32)?;
+        }
+        this.files.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
         Ok(this)
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parquet::{self, Cell, Parquet};
 use super::rows::{self, Dialect};
-use super::{Part, Read, Values, contents, file_name, named, numbered, unpacked};
+use super::{Part, Read, Values, contents, file_name, named, numbered, pointed, unpacked};
 use crate::definition::{About, Data, Definition, Form, Holds, Reading, Selection};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
@@ -344,16 +344,8 @@ impl Rows {
 
     /// Refuses what is no label of a class, by its line.
     fn check_labels(&mut self, path: &Path) -> Result<()> {
-        let point = |label: &String| label.parse::<i64>().is_err();
-        if self.labels.iter().all(|label| label.parse::<f64>().is_ok())
-            && let Some(place) = self.labels.iter().position(point)
-        {
-            let problem = format!(
-                "line {}: the label {:?} is a number with a point, and classes are words or whole numbers. pandas \
-                 writes 1.0 for 1 where a column has gaps: table[column].astype(int) before to_csv; or write words",
-                self.lines[place], self.labels[place]
-            );
-            return Err(Error::unfit(path, problem));
+        if let Some((place, problem)) = pointed(&self.labels) {
+            return Err(Error::unfit(path, format!("line {}: {problem}", self.lines[place])));
         }
         let different: BTreeSet<&String> = self.labels.iter().collect();
         if different.len() > LABELS && different.len() > self.labels.len() / 2 {

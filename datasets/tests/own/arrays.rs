@@ -79,6 +79,18 @@ fn idx_files() {
                 Read(18, 2, &[]),
             ),
             (
+                "test equal to train",
+                |d| {
+                    mnist(d);
+                    for (name, file) in
+                        [("images-idx3-ubyte", IMAGES), ("labels-idx1-ubyte", LABELS)]
+                    {
+                        fs::copy(d.join(file), d.join(format!("t10k-{name}"))).unwrap();
+                    }
+                },
+                Read(20, 20, &["the test set is part of the training set"]),
+            ),
+            (
                 "labels missing",
                 |d| {
                     mnist(d);
@@ -182,6 +194,30 @@ pub(super) fn good_labels() -> Vec<u8> {
 }
 
 #[test]
+fn arrays_are_made_to_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    mnist(dir.path());
+    let as_it_is = all(&*load(dir.path(), IDX).unwrap().train).0;
+    let coloured = load(dir.path(), &format!("{IDX}\nchannels = 3")).unwrap();
+    assert_eq!(coloured.train.shape(), Shape::Image { height: 4, width: 3, channels: 3 });
+    for (grey, colours) in as_it_is.iter().zip(all(&*coloured.train).0) {
+        assert!(colours.chunks(3).zip(grey).all(|(three, one)| three == [*one; 3]));
+    }
+    let square = load(dir.path(), &format!("{IDX}\nsize = 8\nresize = 'stretch'")).unwrap();
+    assert_eq!(square.test.shape(), Shape::Image { height: 8, width: 8, channels: 1 });
+    // The upper half of an image has one value, the lower half another.
+    let first = &all(&*square.train).0[0];
+    assert!(
+        first[..16].iter().all(|x| *x == first[0]) && first[48..].iter().all(|x| *x == first[63])
+    );
+    assert!(first[0] < first[63]);
+    for settings in ["size = 3", "channels = 2"] {
+        let error = load(dir.path(), &format!("{IDX}\n{settings}")).err().unwrap().to_string();
+        says(&error, &["dataset.", settings.split(' ').next().unwrap()]);
+    }
+}
+
+#[test]
 fn numpy_files() {
     let wide =
         |bytes: fn(u8) -> Vec<u8>| labels(20).into_iter().flat_map(bytes).collect::<Vec<_>>();
@@ -243,6 +279,16 @@ fn numpy_files() {
                     npz(d, &[("x_train", images), ("y_train", labels)]);
                 },
                 Read(18, 2, &[]),
+            ),
+            (
+                "test equal to train",
+                |d| {
+                    let labels = || npy("|u1", "6,", &labels(6));
+                    let images = || npy("|u1", "6, 4, 3", &images(0, 6));
+                    let train = [("x_train", images()), ("y_train", labels())];
+                    npz(d, &[train, [("x_test", images()), ("y_test", labels())]].concat());
+                },
+                Read(6, 6, &["6 of 6 test samples are also in the training set"]),
             ),
             (
                 "other names",

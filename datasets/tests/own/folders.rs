@@ -35,6 +35,13 @@ fn pair(dir: &Path, train: &[&str], test: &str, tested: &[&str]) {
     folder(&dir.join(test), tested, 3);
 }
 
+/// Six pictures for training of each of two classes, and two for testing and for validation in a folder of their own.
+fn tiny(dir: &Path) {
+    folder(&dir.join("train"), &["a", "b"], 6);
+    folder(&dir.join("test"), &["images"], 2);
+    folder(&dir.join("val"), &["images"], 2);
+}
+
 #[test]
 fn folders_of_pictures() {
     try_all(
@@ -59,6 +66,49 @@ fn folders_of_pictures() {
                 "a class that only training has",
                 |d| pair(d, &["a", "b"], "val", &["a"]),
                 Read(12, 3, &["no samples to test on for 1 of 2 classes: b"]),
+            ),
+            (
+                "test and val",
+                |d| {
+                    pair(d, &["a", "b"], "test", &["a", "b"]);
+                    folder(&d.join("val"), &["a", "b"], 2);
+                },
+                Read(12, 6, &["folders that are not tested on: val"]),
+            ),
+            (
+                "Tiny-ImageNet's validation set",
+                |d| {
+                    tiny(d);
+                    let list = "00.png\tb\t0\t0\t8\t8\n01.png\ta\t0\t0\t8\t8\n";
+                    fs::write(d.join("val/val_annotations.txt"), list).unwrap();
+                },
+                Read(12, 2, &["folders that are not tested on: test; nothing tells the classes"]),
+            ),
+            (
+                "Tiny-ImageNet without its list",
+                tiny,
+                Read(
+                    10,
+                    2,
+                    &["folders that are not tested on: test, val; nothing tells the classes"],
+                ),
+            ),
+            (
+                "Tiny-ImageNet with a class that is none",
+                |d| {
+                    tiny(d);
+                    fs::write(d.join("val/val_annotations.txt"), "00.png\ta\n01.png\tc\n").unwrap();
+                },
+                Refused(&["val_annotations.txt line 2", "a class of the training set", "01.png"]),
+            ),
+            (
+                "Tiny-ImageNet with a path in its list",
+                |d| {
+                    tiny(d);
+                    fs::write(d.join("val/val_annotations.txt"), "../../train/a/00.png\ta\n")
+                        .unwrap();
+                },
+                Refused(&["val_annotations.txt line 1", "a picture's name"]),
             ),
             (
                 "an empty class",

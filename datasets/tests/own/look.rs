@@ -67,8 +67,28 @@ fn a_path_tells_what_it_is() {
             },
             "table",
             &[
-                "a table without a header: 40 texts in 3 classes; 20 for testing (text: column 2, column 3; label: column 1)",
+                "a table without names of columns that are known: 40 texts in 3 classes; 20 for testing (text: column 2, column 3; label: column 1)",
             ],
+        ),
+        // A label that occurs once, in the first row: no header.
+        (
+            "a.csv",
+            |d| {
+                let rows = tables::rows("", |i| format!("{},a text of {i}", 1 + i % 3));
+                tables::write(d, "a.csv", &format!("5,a text of its own\n{rows}"));
+            },
+            "table",
+            &["21 texts in 4 classes", "label: column 1"],
+        ),
+        // Names of columns that nobody knows.
+        (
+            "a.csv",
+            |d| {
+                let rows = tables::rows("sms,verdict\n", |i| format!("a text of {i},v{}", i % 2));
+                tables::write(d, "a.csv", &rows);
+            },
+            "table",
+            &["20 texts in 2 classes", "text: column 1; label: column 2"],
         ),
         ("", cifar, "cifar10", &["CIFAR-10: 50,000 + 10,000 photos"]),
         ("cifar-10-batches-bin", cifar, "cifar10", &["CIFAR-10"]),
