@@ -6,8 +6,6 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 #[cfg(feature = "fetch")]
 use crate::convert;
 use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, Holds, Reading, Selection};
@@ -19,35 +17,22 @@ use crate::files::{self, FileSum, Official, Place};
 use crate::open::rows;
 use crate::text::{Labelled, Words};
 
-/// Where AG News lies, how much of it to use and how its words are numbered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct AgNews {
-    /// The folder that holds `ag_news_csv/`, or that folder itself.
-    pub dir: PathBuf,
-    /// The largest number of token ids, the two for padding and unknown words included.
-    #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
-    pub vocabulary: usize,
-    /// How often a word must occur in the training set to get an id.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub minimum_count: u64,
-    /// Tokens per text: longer texts are cut, shorter ones padded.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
-    pub length: usize,
-    /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
-    pub partial: bool,
-}
-
-impl Default for AgNews {
-    fn default() -> Self {
-        Self {
-            dir: DEFAULT_DIR.into(),
-            vocabulary: 30_000,
-            minimum_count: 2,
-            length: 64,
-            partial: false,
-        }
+settings! {
+    /// Where AG News lies, how much of it to use and how its words are numbered.
+    pub struct AgNews {
+        /// The folder that holds `ag_news_csv/`, or that folder itself.
+        pub dir: PathBuf = DEFAULT_DIR.into(),
+        /// The largest number of token ids, the two for padding and unknown words included.
+        #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
+        pub vocabulary: usize = 30_000,
+        /// How often a word must occur in the training set to get an id.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub minimum_count: u64 = 2,
+        /// Tokens per text: longer texts are cut, shorter ones padded.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+        pub length: usize = 64,
+        /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
+        pub partial: bool = false,
     }
 }
 

@@ -8,28 +8,22 @@
 use crate::rng::{Purpose, Stream};
 use serde::{Deserialize, Serialize};
 
-/// How samples are changed at random in training. Texts are left as they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Augmentation {
-    /// Which images are mirrored: `random`, `alternating` or `none`.
-    pub flip: Flip,
-    /// The most pixels that an image is moved by in each direction, at most half of its shorter side; 0 for none.
-    #[cfg_attr(feature = "schema", schemars(range(max = 16)))]
-    pub translate: usize,
-    /// What a moved image shows beyond its border: `black`, or its own pixels by `reflect`.
-    pub border: Border,
+settings! {
+    /// How samples are changed at random in training. Texts are left as they are.
+    #[derive(Copy, Eq)]
+    pub struct Augmentation {
+        /// Which images are mirrored: `random`, `alternating` or `none`.
+        pub flip: Flip = Flip::Random,
+        /// The most pixels that an image is moved by in each direction, at most half of its shorter side; 0 for none.
+        #[cfg_attr(feature = "schema", schemars(range(max = 16)))]
+        pub translate: usize = 4,
+        /// What a moved image shows beyond its border: `black`, or its own pixels by `reflect`.
+        pub border: Border = Border::Black,
+    }
 }
 
 /// The most pixels that an image may be moved by: half of the side of CIFAR's.
 const FURTHEST: usize = 16;
-
-impl Default for Augmentation {
-    fn default() -> Self {
-        Self { flip: Flip::Random, translate: 4, border: Border::Black }
-    }
-}
 
 impl Augmentation {
     /// Checks the settings.

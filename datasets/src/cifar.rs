@@ -20,20 +20,13 @@ use crate::files::{self, FileSum, Official, Place};
 use crate::images::{CIFAR, Gathered, IMAGE};
 use crate::names;
 
-/// Where CIFAR-10 lies and how much of it to use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Cifar10 {
-    /// The folder that holds `cifar-10-batches-bin/`, or that folder itself.
-    pub dir: PathBuf,
-    /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
-    pub partial: bool,
-}
-
-impl Default for Cifar10 {
-    fn default() -> Self {
-        Self { dir: DEFAULT_DIR.into(), partial: false }
+settings! {
+    /// Where CIFAR-10 lies and how much of it to use.
+    pub struct Cifar10 {
+        /// The folder that holds `cifar-10-batches-bin/`, or that folder itself.
+        pub dir: PathBuf = DEFAULT_DIR.into(),
+        /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
+        pub partial: bool = false,
     }
 }
 
@@ -63,22 +56,15 @@ impl Definition for Cifar10 {
     }
 }
 
-/// Where CIFAR-100 lies, which of its two labels to learn and how much of it to use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Cifar100 {
-    /// The folder that holds `cifar-100-binary/`, or that folder itself.
-    pub dir: PathBuf,
-    /// Which classes to tell apart.
-    pub labels: Labels,
-    /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
-    pub partial: bool,
-}
-
-impl Default for Cifar100 {
-    fn default() -> Self {
-        Self { dir: DEFAULT_DIR.into(), labels: Labels::Fine, partial: false }
+settings! {
+    /// Where CIFAR-100 lies, which of its two labels to learn and how much of it to use.
+    pub struct Cifar100 {
+        /// The folder that holds `cifar-100-binary/`, or that folder itself.
+        pub dir: PathBuf = DEFAULT_DIR.into(),
+        /// Which classes to tell apart.
+        pub labels: Labels = Labels::Fine,
+        /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
+        pub partial: bool = false,
     }
 }
 

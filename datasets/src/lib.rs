@@ -28,6 +28,9 @@
 //! Nothing here depends on the number of threads or on timing: the same seed gives the same
 //! batches, bit for bit.
 
+#[macro_use]
+extern crate gradwire_registry;
+
 mod agnews;
 mod augment;
 mod cifar;

@@ -23,28 +23,27 @@ const LIMIT: u64 = 1 << 30;
 /// The most tokens that a vocabulary may have.
 const LARGEST_VOCABULARY: usize = 1 << 20;
 
-/// Where a text lies, how it is split into training and test, and how it becomes tokens.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct PlainText {
-    /// The file of the text, in UTF-8; packed by gzip or not.
-    pub file: PathBuf,
-    /// The file that is tested on; absent for the end of `file`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test_file: Option<PathBuf>,
-    /// What a token is: one of the `characters`, one of the `bytes`, or a piece of a word that byte pair encoding has
-    /// learned from the training text (`bpe`).
-    pub tokens: TokensOf,
-    /// A `tokenizer.json` of the library `tokenizers` in place of `tokens`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokenizer: Option<PathBuf>,
-    /// The largest number of different characters, and the number of tokens that `bpe` learns.
-    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 1 << 20)))]
-    pub vocabulary: usize,
-    /// Tokens that a model sees at a time (the length of a block).
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
-    pub length: usize,
+settings! {
+    /// Where a text lies, how it is split into training and test, and how it becomes tokens.
+    pub struct PlainText {
+        /// The file of the text, in UTF-8; packed by gzip or not.
+        pub file: PathBuf = PathBuf::from("data/tinyshakespeare/input.txt"),
+        /// The file that is tested on; absent for the end of `file`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub test_file: Option<PathBuf> = None,
+        /// What a token is: one of the `characters`, one of the `bytes`, or a piece of a word that byte pair encoding has
+        /// learned from the training text (`bpe`).
+        pub tokens: TokensOf = TokensOf::Characters,
+        /// A `tokenizer.json` of the library `tokenizers` in place of `tokens`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub tokenizer: Option<PathBuf> = None,
+        /// The largest number of different characters, and the number of tokens that `bpe` learns.
+        #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 1 << 20)))]
+        pub vocabulary: usize = 1024,
+        /// Tokens that a model sees at a time (the length of a block).
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+        pub length: usize = 64,
+    }
 }
 
 /// What a token is.
@@ -58,19 +57,6 @@ pub enum TokensOf {
     Bytes,
     /// A piece of a word, learned by byte pair encoding.
     Bpe,
-}
-
-impl Default for PlainText {
-    fn default() -> Self {
-        Self {
-            file: PathBuf::from("data/tinyshakespeare/input.txt"),
-            test_file: None,
-            tokens: TokensOf::Characters,
-            tokenizer: None,
-            vocabulary: 1024,
-            length: 64,
-        }
-    }
 }
 
 impl Definition for PlainText {

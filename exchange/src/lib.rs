@@ -53,6 +53,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+extern crate gradwire_registry;
+
 mod bucket;
 mod collective;
 mod compress;

@@ -15,7 +15,6 @@
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::{Init, ModuleT, VarBuilder};
-use serde::{Deserialize, Serialize};
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{BatchNorm, Copying, Linear, uniform};
@@ -41,24 +40,17 @@ const LAST: usize = 3;
 const SMALLEST: usize = 8 * LAST + 1;
 const LARGEST: usize = 16 * LAST;
 
-/// Settings of airbench's network.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Filters of the convolutions in each of the three groups.
-    #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
-    pub widths: [usize; 3],
-    /// The form of GELU.
-    pub gelu: Gelu,
-    /// What the outputs of the linear layer are multiplied by, above 0.
-    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))]
-    pub scale: f64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { widths: [64, 128, 128], gelu: Gelu::Exact, scale: 1. / 9. }
+settings! {
+    /// Settings of airbench's network.
+    pub struct Config {
+        /// Filters of the convolutions in each of the three groups.
+        #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
+        pub widths: [usize; 3] = [64, 128, 128],
+        /// The form of GELU.
+        pub gelu: Gelu = Gelu::Exact,
+        /// What the outputs of the linear layer are multiplied by, above 0.
+        #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))]
+        pub scale: f64 = 1. / 9.,
     }
 }
 

@@ -29,6 +29,9 @@
 //! Errors are candle's, because [`ModuleT`](candle_nn::ModuleT) fixes that type; the messages
 //! name the variable or shape at fault.
 
+#[macro_use]
+extern crate gradwire_registry;
+
 mod activations;
 pub mod airbench;
 pub mod compare;

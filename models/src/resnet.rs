@@ -27,21 +27,14 @@ use crate::ops::{self, Activation};
 /// The deepest network: the deepest of the paper, section 4.2.
 const DEEPEST: usize = 1202;
 
-/// Settings of `resnet`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Layers with weights: 6n + 2 for the networks of CIFAR (8, 14, 20, … 1202), 18 or 34 for those of ImageNet.
-    #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1202)))]
-    pub depth: usize,
-    /// Channels of the first stage; 0 for the paper's, 16 for CIFAR and 64 for ImageNet.
-    pub width: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { depth: 20, width: 0 }
+settings! {
+    /// Settings of `resnet`.
+    pub struct Config {
+        /// Layers with weights: 6n + 2 for the networks of CIFAR (8, 14, 20, … 1202), 18 or 34 for those of ImageNet.
+        #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1202)))]
+        pub depth: usize = 20,
+        /// Channels of the first stage; 0 for the paper's, 16 for CIFAR and 64 for ImageNet.
+        pub width: usize = 0,
     }
 }
 

@@ -120,3 +120,48 @@ macro_rules! registry {
         })?
     };
 }
+
+/// Makes a type of settings, each beside its default: serde reads it from a table that may leave any of them out and has
+/// no others. With the caller's feature `schema` it has a JSON schema by `schemars`, on which the caller depends then;
+/// an attribute in brackets behind `@` takes its place. The types are `Clone`, `Debug` and `PartialEq`; what else is to be derived
+/// stands in front.
+///
+/// ```
+/// gradwire_registry::settings! {
+///     @ []
+///     /// Settings of a coin.
+///     pub struct Coin {
+///         /// How often to toss it.
+///         pub times: u32 = 1,
+///     }
+/// }
+/// # fn main() {
+/// assert_eq!(toml::from_str::<Coin>("").unwrap().times, 1);
+/// assert!(toml::from_str::<Coin>("time = 2").is_err());
+/// # }
+/// ```
+#[macro_export]
+macro_rules! settings {
+    (@ [$($schema:meta)?] $(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$of:meta])* $field_vis:vis $field:ident: $type:ty = $default:expr,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        $(#[$schema])?
+        #[serde(deny_unknown_fields, default)]
+        $vis struct $name {
+            $($(#[$of])* $field_vis $field: $type,)*
+        }
+
+        impl ::std::default::Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
+    ($($settings:tt)*) => {
+        $crate::settings! {
+            @ [cfg_attr(feature = "schema", derive(schemars::JsonSchema))] $($settings)*
+        }
+    };
+}

@@ -4,24 +4,11 @@
 //! with unknown keys refused, and checked across fields once. The typed recipe is written into
 //! the run's record, so that the record alone repeats the run.
 
-/// Types of settings, each field with its default beside it. serde reads them as tables that may leave any key out and
-/// have no others; bounds of numbers (`schemars`) are in the schema, by which a recipe is [checked](schema).
+/// Types of settings with their defaults. Bounds of numbers (`schemars`) are in the schema, by which a recipe is
+/// [checked](schema).
 macro_rules! settings {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident {
-        $($(#[$of:meta])* $field_vis:vis $field:ident: $type:ty = $default:expr,)*
-    }) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-        #[serde(deny_unknown_fields, default)]
-        $vis struct $name {
-            $($(#[$of])* $field_vis $field: $type,)*
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($field: $default,)* }
-            }
-        }
+    ($($settings:tt)*) => {
+        gradwire_registry::settings! { @ [derive(schemars::JsonSchema)] $($settings)* }
     };
 }
 

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use image::DynamicImage;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use super::{Part, Read, Resize, Values, idx, npz, numbered, picture};
 use crate::definition::{
@@ -16,30 +15,23 @@ use crate::files::FileSum;
 use crate::images::Size;
 use crate::survey::Survey;
 
-/// A folder of IDX files, or a `.npz` file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Arrays {
-    /// The folder that holds IDX files, such as `train-images-idx3-ubyte` or `t10k-labels-idx1-ubyte.gz`; or the
-    /// `.npz` file, with arrays of the names `train_images`, `train_labels`, `test_images`, `test_labels` (as
-    /// MedMNIST) or `x_train`, `y_train`, `x_test`, `y_test` (as Keras).
-    pub path: PathBuf,
-    /// Rows and columns that every image is made into, by `resize`; without it images stay as they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 4, max = 1024)))]
-    pub size: Option<usize>,
-    /// Values per pixel that images are made into: 3 for colours, 1 for grey; without it they stay as they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = [1, 3])))]
-    pub channels: Option<usize>,
-    /// What becomes of images of another size: `crop`, `fit` or `stretch`.
-    pub resize: Resize,
-}
-
-impl Default for Arrays {
-    fn default() -> Self {
-        Self { path: DEFAULT_DIR.into(), size: None, channels: None, resize: Resize::Crop }
+settings! {
+    /// A folder of IDX files, or a `.npz` file.
+    pub struct Arrays {
+        /// The folder that holds IDX files, such as `train-images-idx3-ubyte` or `t10k-labels-idx1-ubyte.gz`; or the
+        /// `.npz` file, with arrays of the names `train_images`, `train_labels`, `test_images`, `test_labels` (as
+        /// MedMNIST) or `x_train`, `y_train`, `x_test`, `y_test` (as Keras).
+        pub path: PathBuf = DEFAULT_DIR.into(),
+        /// Rows and columns that every image is made into, by `resize`; without it images stay as they are.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 4, max = 1024)))]
+        pub size: Option<usize> = None,
+        /// Values per pixel that images are made into: 3 for colours, 1 for grey; without it they stay as they are.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(extend("enum" = [1, 3])))]
+        pub channels: Option<usize> = None,
+        /// What becomes of images of another size: `crop`, `fit` or `stretch`.
+        pub resize: Resize = Resize::Crop,
     }
 }
 

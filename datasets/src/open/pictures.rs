@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use image::DynamicImage;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use walkdir::WalkDir;
 
 use super::parquet::{Cell, Parquet};
@@ -24,41 +23,26 @@ use crate::files::{FileSum, sha256};
 use crate::images::Size;
 use crate::survey::Survey;
 
-/// A folder of class folders with pictures, or a Parquet file of them, and what they are made into.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Pictures {
-    /// The folder that holds the class folders, or `train/` and `test/` (also `val/`) with class folders in each; or a
-    /// Parquet file, in a build with `--features fetch`.
-    pub path: PathBuf,
-    /// The Parquet file to test on, with the same columns; without it a share of `path` is tested on.
-    pub test_file: Option<PathBuf>,
-    /// The column of pictures in a Parquet file: the bytes of a PNG or JPEG file, or a group that has them as `bytes`.
-    pub image: String,
-    /// The column of labels in a Parquet file: words or whole numbers, wherever those begin.
-    pub label: String,
-    /// Rows and columns of every image; pictures of another size are made to fit, by `resize`.
-    #[cfg_attr(feature = "schema", schemars(range(min = 4, max = 1024)))]
-    pub size: usize,
-    /// Values per pixel: 3 for colours, 1 for grey.
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = [1, 3])))]
-    pub channels: usize,
-    /// What becomes of pictures that have another size: `crop`, `fit` or `stretch`.
-    pub resize: Resize,
-}
-
-impl Default for Pictures {
-    fn default() -> Self {
-        Self {
-            path: DEFAULT_DIR.into(),
-            test_file: None,
-            image: "image".into(),
-            label: "label".into(),
-            size: 32,
-            channels: 3,
-            resize: Resize::Crop,
-        }
+settings! {
+    /// A folder of class folders with pictures, or a Parquet file of them, and what they are made into.
+    pub struct Pictures {
+        /// The folder that holds the class folders, or `train/` and `test/` (also `val/`) with class folders in each; or a
+        /// Parquet file, in a build with `--features fetch`.
+        pub path: PathBuf = DEFAULT_DIR.into(),
+        /// The Parquet file to test on, with the same columns; without it a share of `path` is tested on.
+        pub test_file: Option<PathBuf> = None,
+        /// The column of pictures in a Parquet file: the bytes of a PNG or JPEG file, or a group that has them as `bytes`.
+        pub image: String = "image".into(),
+        /// The column of labels in a Parquet file: words or whole numbers, wherever those begin.
+        pub label: String = "label".into(),
+        /// Rows and columns of every image; pictures of another size are made to fit, by `resize`.
+        #[cfg_attr(feature = "schema", schemars(range(min = 4, max = 1024)))]
+        pub size: usize = 32,
+        /// Values per pixel: 3 for colours, 1 for grey.
+        #[cfg_attr(feature = "schema", schemars(extend("enum" = [1, 3])))]
+        pub channels: usize = 3,
+        /// What becomes of pictures that have another size: `crop`, `fit` or `stretch`.
+        pub resize: Resize = Resize::Crop,
     }
 }
 

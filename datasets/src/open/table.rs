@@ -14,52 +14,34 @@ use crate::files::FileSum;
 use crate::survey::Survey;
 use crate::text::Words;
 
-/// A table of texts and their labels.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Table {
-    /// The file: CSV or TSV, packed by gzip or not; or Parquet, in a build with `--features fetch`.
-    pub file: PathBuf,
-    /// The file to test on, in the same layout; without it a share of `file` is tested on.
-    pub test_file: Option<PathBuf>,
-    /// The column of texts, or a list of columns, which are joined: names as in the first line, or numbers from 1.
-    pub text: Columns,
-    /// The column of labels: words or whole numbers, wherever those begin.
-    pub label: Column,
-    /// Whether the first line names the columns. If left out: yes where columns are given by name; where they are
-    /// given by number, if no other row has the label that stands there.
-    pub header: Option<bool>,
-    /// What stands between two fields; if left out, a tab in a .tsv file, and else whichever of comma, semicolon and
-    /// tab the first line has.
-    pub delimiter: Option<char>,
-    /// Whether a field may stand in double quotes, with a quote within written twice (RFC 4180).
-    pub quotes: bool,
-    /// The largest number of token ids, the two for padding and unknown words included.
-    #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
-    pub vocabulary: usize,
-    /// How often a word must occur in the training set to get an id.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub minimum_count: u64,
-    /// Tokens per text: longer texts are cut, shorter ones padded.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
-    pub length: usize,
-}
-
-impl Default for Table {
-    fn default() -> Self {
-        Self {
-            file: "train.csv".into(),
-            test_file: None,
-            text: Columns::One(Column::Name("text".into())),
-            label: Column::Name("label".into()),
-            header: None,
-            delimiter: None,
-            quotes: true,
-            vocabulary: 30_000,
-            minimum_count: 2,
-            length: 64,
-        }
+settings! {
+    /// A table of texts and their labels.
+    pub struct Table {
+        /// The file: CSV or TSV, packed by gzip or not; or Parquet, in a build with `--features fetch`.
+        pub file: PathBuf = "train.csv".into(),
+        /// The file to test on, in the same layout; without it a share of `file` is tested on.
+        pub test_file: Option<PathBuf> = None,
+        /// The column of texts, or a list of columns, which are joined: names as in the first line, or numbers from 1.
+        pub text: Columns = Columns::One(Column::Name("text".into())),
+        /// The column of labels: words or whole numbers, wherever those begin.
+        pub label: Column = Column::Name("label".into()),
+        /// Whether the first line names the columns. If left out: yes where columns are given by name; where they are
+        /// given by number, if no other row has the label that stands there.
+        pub header: Option<bool> = None,
+        /// What stands between two fields; if left out, a tab in a .tsv file, and else whichever of comma, semicolon and
+        /// tab the first line has.
+        pub delimiter: Option<char> = None,
+        /// Whether a field may stand in double quotes, with a quote within written twice (RFC 4180).
+        pub quotes: bool = true,
+        /// The largest number of token ids, the two for padding and unknown words included.
+        #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
+        pub vocabulary: usize = 30_000,
+        /// How often a word must occur in the training set to get an id.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub minimum_count: u64 = 2,
+        /// Tokens per text: longer texts are cut, shorter ones padded.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+        pub length: usize = 64,
     }
 }
 

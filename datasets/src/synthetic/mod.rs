@@ -31,41 +31,27 @@ pub struct SyntheticCifar10 {}
 #[serde(deny_unknown_fields)]
 pub struct SyntheticCifar100 {}
 
-/// A twin of AG News: made-up news of four topics, each with words of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct SyntheticAgNews {
-    /// The largest number of token ids, the two for padding and unknown words included.
-    #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
-    pub vocabulary: usize,
-    /// How often a word must occur in the training set to get an id.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub minimum_count: u64,
-    /// Tokens per text: longer texts are cut, shorter ones padded.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
-    pub length: usize,
-}
-
-impl Default for SyntheticAgNews {
-    fn default() -> Self {
-        Self { vocabulary: 1000, minimum_count: 2, length: 32 }
+settings! {
+    /// A twin of AG News: made-up news of four topics, each with words of its own.
+    pub struct SyntheticAgNews {
+        /// The largest number of token ids, the two for padding and unknown words included.
+        #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
+        pub vocabulary: usize = 1000,
+        /// How often a word must occur in the training set to get an id.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub minimum_count: u64 = 2,
+        /// Tokens per text: longer texts are cut, shorter ones padded.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+        pub length: usize = 32,
     }
 }
 
-/// A made-up text: the sentences of made-up news of about 150 characters each, one after the other.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct SyntheticText {
-    /// Characters that a model sees at a time (the length of a block).
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
-    pub length: usize,
-}
-
-impl Default for SyntheticText {
-    fn default() -> Self {
-        Self { length: 32 }
+settings! {
+    /// A made-up text: the sentences of made-up news of about 150 characters each, one after the other.
+    pub struct SyntheticText {
+        /// Characters that a model sees at a time (the length of a block).
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+        pub length: usize = 32,
     }
 }
 

@@ -8,31 +8,6 @@
 //! state that lasts from step to step: none where nothing is said of it. The residual is the
 //! exchange's.
 
-/// Makes a scheme's `Config`: settings beside their defaults, which serde reads from a table in which
-/// any of them may be left out.
-macro_rules! settings {
-    (
-        $(#[$meta:meta])*
-        pub struct Config {
-            $($(#[$about:meta])* pub $key:ident: $type:ty = $default:expr,)*
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-        #[serde(default, deny_unknown_fields)]
-        pub struct Config {
-            $($(#[$about])* pub $key: $type,)*
-        }
-
-        impl Default for Config {
-            fn default() -> Self {
-                Self { $($key: $default,)* }
-            }
-        }
-    };
-}
-
 pub mod aggregation_aware;
 pub mod alq;
 pub mod casq;

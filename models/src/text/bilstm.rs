@@ -7,28 +7,20 @@
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
-use serde::{Deserialize, Serialize};
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{Linear, uniform};
 use crate::ops::{self, Lstm};
 
-/// Settings of `bilstm`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Length of a word's embedding.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub dim: usize,
-    /// Width of the hidden state of each direction.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub hidden: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { dim: 128, hidden: 128 }
+settings! {
+    /// Settings of `bilstm`.
+    pub struct Config {
+        /// Length of a word's embedding.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub dim: usize = 128,
+        /// Width of the hidden state of each direction.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub hidden: usize = 128,
     }
 }
 

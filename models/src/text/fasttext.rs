@@ -7,25 +7,17 @@
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
-use serde::{Deserialize, Serialize};
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::Linear;
 use crate::ops;
 
-/// Settings of `fasttext`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Length of a word's embedding.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub dim: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { dim: 128 }
+settings! {
+    /// Settings of `fasttext`.
+    pub struct Config {
+        /// Length of a word's embedding.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub dim: usize = 128,
     }
 }
 

@@ -34,45 +34,29 @@ pub enum Positions {
     Rotary,
 }
 
-/// Settings of `gpt`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Length of a token's embedding, and the width of the layers.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub dim: usize,
-    /// Attention heads of a layer; they divide `dim`.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub heads: usize,
-    /// Layers, at most 1024.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1024)))]
-    pub layers: usize,
-    /// Inner width of the feed-forward networks; 0 for four times `dim`.
-    pub feed_forward: usize,
-    /// How a token's position is known: `learned` or `rotary`.
-    pub positions: Positions,
-    /// The head shares the table of the tokens.
-    pub tied: bool,
-    /// The share of values that training drops, 0 to 1 (Srivastava et al. 2014).
-    #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
-    pub dropout: f64,
-    /// The form of GELU in the feed-forward networks.
-    pub gelu: Gelu,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            dim: 128,
-            heads: 4,
-            layers: 4,
-            feed_forward: 0,
-            positions: Positions::Learned,
-            tied: true,
-            dropout: 0.,
-            gelu: Gelu::default(),
-        }
+settings! {
+    /// Settings of `gpt`.
+    pub struct Config {
+        /// Length of a token's embedding, and the width of the layers.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub dim: usize = 128,
+        /// Attention heads of a layer; they divide `dim`.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub heads: usize = 4,
+        /// Layers, at most 1024.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1024)))]
+        pub layers: usize = 4,
+        /// Inner width of the feed-forward networks; 0 for four times `dim`.
+        pub feed_forward: usize = 0,
+        /// How a token's position is known: `learned` or `rotary`.
+        pub positions: Positions = Positions::Learned,
+        /// The head shares the table of the tokens.
+        pub tied: bool = true,
+        /// The share of values that training drops, 0 to 1 (Srivastava et al. 2014).
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
+        pub dropout: f64 = 0.,
+        /// The form of GELU in the feed-forward networks.
+        pub gelu: Gelu = Gelu::default(),
     }
 }
 

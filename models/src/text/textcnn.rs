@@ -11,31 +11,23 @@
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
-use serde::{Deserialize, Serialize};
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{Linear, uniform};
 use crate::ops;
 
-/// Settings of `textcnn`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Length of a word's embedding.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub dim: usize,
-    /// Filters of each width.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub filters: usize,
-    /// Words that a filter spans.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1), inner(range(min = 1))))]
-    pub widths: Vec<usize>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { dim: 128, filters: 100, widths: vec![3, 4, 5] }
+settings! {
+    /// Settings of `textcnn`.
+    pub struct Config {
+        /// Length of a word's embedding.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub dim: usize = 128,
+        /// Filters of each width.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub filters: usize = 100,
+        /// Words that a filter spans.
+        #[cfg_attr(feature = "schema", schemars(length(min = 1), inner(range(min = 1))))]
+        pub widths: Vec<usize> = vec![3, 4, 5],
     }
 }
 

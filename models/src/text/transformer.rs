@@ -14,7 +14,6 @@
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::{Init, ModuleT, VarBuilder};
-use serde::{Deserialize, Serialize};
 
 use super::layer::{Initial, Layer, Sizes, norm};
 use crate::definition::{About, Definition, Input, InputKind, Model};
@@ -22,34 +21,26 @@ use crate::layers::{Linear, uniform};
 use crate::ops::{self, Gelu, Norm, Reach};
 use crate::packing::Packing;
 
-/// Settings of `transformer`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Length of a word's embedding, and the width of the layers.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub dim: usize,
-    /// Attention heads of a layer; they divide `dim`.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub heads: usize,
-    /// Encoder layers, at most 1024.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1024)))]
-    pub layers: usize,
-    /// Inner width of the feed-forward networks.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub feed_forward: usize,
-    /// Positions that have an embedding: the longest text, in tokens.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub positions: usize,
-    /// The form of GELU in the feed-forward networks.
-    pub gelu: Gelu,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let gelu = Gelu::default();
-        Self { dim: 128, heads: 4, layers: 2, feed_forward: 256, positions: 64, gelu }
+settings! {
+    /// Settings of `transformer`.
+    pub struct Config {
+        /// Length of a word's embedding, and the width of the layers.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub dim: usize = 128,
+        /// Attention heads of a layer; they divide `dim`.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub heads: usize = 4,
+        /// Encoder layers, at most 1024.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1024)))]
+        pub layers: usize = 2,
+        /// Inner width of the feed-forward networks.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub feed_forward: usize = 256,
+        /// Positions that have an embedding: the longest text, in tokens.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub positions: usize = 64,
+        /// The form of GELU in the feed-forward networks.
+        pub gelu: Gelu = Gelu::default(),
     }
 }
 
