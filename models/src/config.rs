@@ -204,10 +204,6 @@ mod tests {
         assert!(huge.parameters(&image, 10).unwrap() > 9 << 60);
         let huge = parse(json!({"kind": "resnet", "width": 1u64 << 62})).unwrap();
         assert!(huge.parameters(&image, 10).unwrap_err().to_string().contains("more elements"));
-        let heads = parse(json!({"kind": "transformer", "heads": 1u64 << 60})).unwrap();
-        assert!(refusal(&heads, &TEXT, 4).contains("use 128 heads"));
-        let layers = parse(json!({"kind": "transformer", "layers": 1u64 << 40})).unwrap();
-        assert!(refusal(&layers, &TEXT, 4).contains("at most 1024"));
     }
 
     #[test]
@@ -284,38 +280,38 @@ mod tests {
 
     /// But for those that are less than the least.
     #[test]
-    fn settings_that_make_no_network_are_refused() {
-        let texts = [
-            json!({"kind": "textcnn", "widths": []}),
-            json!({"kind": "textcnn", "widths": [3, 7]}),
-            json!({"kind": "transformer", "heads": 3}),
-            json!({"kind": "transformer", "positions": 5}),
-        ];
-        for value in texts {
-            let message = refusal(&parse(value.clone()).unwrap(), &TEXT, 4);
-            assert!(message.contains(value["kind"].as_str().unwrap()), "{message}");
+    fn what_makes_no_network_is_refused_with_what_would() {
+        let image = |side, channels| Input::Image { channels, height: side.min(32), width: side };
+        let block = Input::Sequence { vocabulary: 65, length: 64 };
+        let word = Input::Text { vocabulary: 1, length: 6 };
+        let positions = "raise positions to 6 or shorten the texts";
+        let odd = json!({"kind": "gpt", "dim": 12, "heads": 4, "positions": "rotary"});
+        for (config, input, classes, told) in [
+            (json!({"kind": "textcnn", "widths": []}), TEXT, 4, "textcnn"),
+            (json!({"kind": "textcnn", "widths": [3, 7]}), TEXT, 4, "textcnn"),
+            (json!({"kind": "transformer", "heads": 3}), TEXT, 4, "transformer"),
+            (json!({"kind": "transformer", "heads": 7}), TEXT, 4, "of 128; use 4 heads"),
+            (json!({"kind": "transformer", "heads": 1u64 << 60}), TEXT, 4, "use 128 heads"),
+            (json!({"kind": "transformer", "layers": 1u64 << 40}), TEXT, 4, "at most 1024"),
+            (json!({"kind": "transformer", "positions": 5}), TEXT, 4, positions),
+            (json!({"kind": "vgg16"}), IMAGE, 10, "32x32"),
+            (json!({"kind": "airbench"}), image(24, 3), 10, "resnet18"),
+            (json!({"kind": "airbench"}), image(49, 3), 10, "resnet18"),
+            (json!({"kind": "airbench", "widths": [64, 0, 64]}), image(32, 3), 10, "must be"),
+            (json!({"kind": "airbench", "scale": 0}), image(32, 3), 10, "must be"),
+            (json!({"kind": "airbench", "scale": -1}), image(32, 3), 10, "must be"),
+            (json!({"kind": "resnet", "depth": 21}), IMAGE, 10, "use 20 or 26"),
+            (json!({"kind": "resnet", "depth": 0}), IMAGE, 10, "use 8 or 14"),
+            (json!({"kind": "resnet", "depth": 9999}), IMAGE, 10, "use 1202 or"),
+            (json!({"kind": "resnet20"}), IMAGE, 1, "2 classes"),
+            (json!({"kind": "resnet20"}), image(8, 0), 10, "channels"),
+            (json!({"kind": "fasttext"}), word, 4, "vocabulary"),
+            (odd, block, 65, "even width"),
+            (json!({"kind": "gpt", "dropout": 1.0}), block, 65, "[0, 1)"),
+            (json!({"kind": "gpt", "heads": 3}), block, 65, "use 2 heads"),
+        ] {
+            let message = refusal(&parse(config.clone()).unwrap(), &input, classes);
+            assert!(message.contains(told), "{config}: {message}");
         }
-        let named = |name| Config::from_name(name).unwrap();
-        assert!(refusal(&named("vgg16"), &IMAGE, 10).contains("32x32"));
-        let images = |side| Input::Image { channels: 3, height: 32, width: side };
-        let airbench = named("airbench");
-        for side in [24, 49] {
-            assert!(refusal(&airbench, &images(side), 10).contains("resnet18"));
-        }
-        for value in [json!({"widths": [64, 0, 64]}), json!({"scale": 0}), json!({"scale": -1})] {
-            let mut value = value;
-            value["kind"] = json!("airbench");
-            let message = refusal(&parse(value).unwrap(), &images(32), 10);
-            assert!(message.contains("must be"), "{message}");
-        }
-        for (depth, remedy) in [(21, "use 20 or 26"), (0, "use 8 or 14"), (9999, "use 1202 or")] {
-            let resnet = parse(json!({"kind": "resnet", "depth": depth})).unwrap();
-            assert!(refusal(&resnet, &IMAGE, 10).contains(remedy));
-        }
-        assert!(refusal(&named("resnet20"), &IMAGE, 1).contains("2 classes"));
-        let empty = Input::Image { channels: 0, height: 8, width: 8 };
-        assert!(refusal(&named("resnet20"), &empty, 10).contains("channels"));
-        let empty = Input::Text { vocabulary: 1, length: 6 };
-        assert!(refusal(&named("fasttext"), &empty, 4).contains("vocabulary"));
     }
 }

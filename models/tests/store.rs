@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use gradwire_models::{Config, Input, InputKind, Model, Store};
@@ -28,28 +28,6 @@ fn bits(store: &Store) -> BTreeMap<String, Vec<u32>> {
 
 fn floats(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
-
-/// A folder of this test's own, removed when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("gradwire-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A leftover folder in the temporary directory harms nobody.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
@@ -94,9 +72,9 @@ fn one_seed_gives_one_model_and_another_seed_another() {
 
 #[test]
 fn a_saved_store_loads_into_another_and_gives_the_same_logits() {
-    let scratch = Scratch::new("store");
+    let scratch = tempfile::tempdir().unwrap();
     for name in ["resnet20", "airbench", "bilstm", "transformer"] {
-        let path = scratch.join(&format!("{name}.safetensors"));
+        let path = scratch.path().join(format!("{name}.safetensors"));
         let (first, second) = (Store::new(1, &Device::Cpu), Store::new(2, &Device::Cpu));
         let (model, input) = build(name, &first);
         let inputs = match input {
@@ -122,8 +100,8 @@ fn a_saved_store_loads_into_another_and_gives_the_same_logits() {
 
 #[test]
 fn files_that_do_not_fit_are_refused_by_name() {
-    let scratch = Scratch::new("misfit");
-    let path = scratch.join("model.safetensors");
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("model.safetensors");
     let store = Store::new(1, &Device::Cpu);
     build("resnet20", &store);
     let message = |path: &Path| store.load(path).unwrap_err().to_string();
@@ -141,7 +119,7 @@ fn files_that_do_not_fit_are_refused_by_name() {
         std::fs::write(&path, &whole[..cut]).unwrap();
         assert!(message(&path).contains("cannot read"), "{cut}: {}", message(&path));
     }
-    let nowhere = scratch.join("no such folder").join("model.safetensors");
+    let nowhere = scratch.path().join("no such folder").join("model.safetensors");
     assert!(store.save(&nowhere).unwrap_err().to_string().contains("cannot write"));
 
     let mut hostile = whole;

@@ -19,7 +19,7 @@ pub(super) fn multiply(isa: Isa, gemm: Gemm) {
 }
 
 /// Runs a kernel that may write words.
-pub(super) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+pub(super) fn run<K: Kernel>(isa: Isa, kernel: K) {
     match isa.bf16() {
         Some(bf16) => bf16.run(kernel),
         None => isa.run(kernel),
@@ -37,25 +37,23 @@ pub(super) fn product(isa: Isa, gemm: Gemm) {
     if isa.bf16().is_none() {
         return isa.run(gemm);
     }
-    let (a, left) = match gemm.left {
-        Left::Rows(apart) => {
-            let words = neighbours(isa, gemm.a, apart, [gemm.rows, gemm.depth]);
-            (words, Left::Rows(gemm.depth.div_ceil(2)))
+    let [rows, columns, depth] = gemm.sizes;
+    let (a, left) = match gemm.a {
+        (a, Left::Rows(apart)) => {
+            (neighbours(isa, a, apart, [rows, depth]), Left::Rows(depth.div_ceil(2)))
         }
-        Left::Columns(apart) => {
-            let sizes = [gemm.depth, gemm.rows];
-            let Blocks { words, stride, .. } = Blocks::new(isa, gemm.a, apart, sizes, 1);
+        (a, Left::Columns(apart)) => {
+            let Blocks { words, stride, .. } = Blocks::new(isa, a, apart, [depth, rows], 1);
             (words, Left::Transposed(stride))
         }
         _ => unreachable!("invariant: no left operand is in blocks of values"),
     };
-    let made = match gemm.right {
-        Right::Rows(apart) => Some(Blocks::new(isa, gemm.b, apart, [gemm.depth, gemm.columns], 2)),
+    let made = match gemm.b {
+        (b, Right::Rows(apart)) => Some(Blocks::new(isa, b, apart, [depth, columns], 2)),
         _ => None,
     };
-    let (b, right) = made.as_ref().map_or((gemm.b, gemm.right), |b| (&b.words, b.right()));
-    let depth = gemm.depth.div_ceil(2);
-    multiply(isa, Gemm { depth, a: &a, left, b, right, ..gemm });
+    let b = made.as_ref().map_or(gemm.b, |b| (&b.words, b.right()));
+    multiply(isa, Gemm { sizes: [rows, columns, depth.div_ceil(2)], a: (&a, left), b, ..gemm });
 }
 
 /// The values in f32.
@@ -88,16 +86,14 @@ pub(super) struct Take<'a, A, B> {
 }
 
 impl<A: Element, B: Element> Kernel for Take<'_, A, B> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (to, add) = self.to.parts();
         assert_eq!(to.len(), self.from.len());
         for (to, from) in to.chunks_mut(S::LANES).zip(self.from.chunks(S::LANES)) {
-            let x = A::load_first(s, from);
-            let x = if add { s.add(B::load_first(s, to), x) } else { x };
-            B::store_first(s, to, x);
+            let x = s.load_first(from);
+            let x = if add { s.add(s.load_first(to), x) } else { x };
+            s.store_first(to, x);
         }
     }
 }
@@ -126,8 +122,6 @@ pub(super) struct Neighbours<'a, E> {
 }
 
 impl<E: Element> Kernel for Neighbours<'_, E> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for row in 0..self.rows {
@@ -138,10 +132,10 @@ impl<E: Element> Kernel for Neighbours<'_, E> {
             let words = whole.chunks_exact_mut(S::LANES);
             for (from, to) in pairs.chunks_exact(2 * S::LANES).zip(words) {
                 let (a, b) = from.split_at(S::LANES);
-                s.store(to, s.narrow(E::load_first(s, a), E::load_first(s, b)));
+                s.store(to, s.narrow(s.load_first(a), s.load_first(b)));
             }
             let (a, b) = rest.split_at(rest.len().min(S::LANES));
-            s.store_first(last, s.narrow(E::load_first(s, a), E::load_first(s, b)));
+            s.store_first(last, s.narrow(s.load_first(a), s.load_first(b)));
         }
     }
 }
@@ -191,8 +185,6 @@ pub(super) struct Across<'a> {
 }
 
 impl Kernel for Across<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for pair in 0..self.rows.div_ceil(2) {
@@ -219,22 +211,26 @@ mod tests {
     use crate::kernels::simd::Bf16;
 
     /// Words and their products by the definition, against every way to compute them.
-    struct Word([f32; 4]);
+    struct Word<'a>([f32; 4], &'a mut [u32; 3]);
 
-    impl Kernel for Word {
-        type Output = [u32; 3];
-
+    impl Kernel for Word<'_> {
         #[inline(always)]
-        fn run<S: Simd>(self, s: S) -> [u32; 3] {
+        fn run<S: Simd>(self, s: S) {
             let [low, high, other, sum] = self.0.map(|x| s.splat(x));
             let word = s.pack(low, high);
             let two = s.narrow(low, high);
-            [word, two, s.dot(word, s.pack(other, low), sum)].map(|v| {
+            *self.1 = [word, two, s.dot(word, s.pack(other, low), sum)].map(|v| {
                 let mut lanes = [0.0; 16];
                 s.store(&mut lanes, v);
                 lanes[0].to_bits()
-            })
+            });
         }
+    }
+
+    fn word(isa: Isa, values: [f32; 4]) -> [u32; 3] {
+        let mut found = [0; 3];
+        run(isa, Word(values, &mut found));
+        found
     }
 
     #[test]
@@ -259,7 +255,7 @@ mod tests {
                 values.into_iter().zip(values.into_iter().rev().zip([0.3, tiny, -half]))
             {
                 let found: Vec<_> =
-                    Isa::with_bf16().map(|isa| run(isa, Word([low, high, other, sum]))).collect();
+                    Isa::with_bf16().map(|isa| word(isa, [low, high, other, sum])).collect();
                 let same = |(a, b): (&u32, &u32)| {
                     a == b || f32::from_bits(*a).is_nan() && f32::from_bits(*b).is_nan()
                 };
@@ -270,9 +266,9 @@ mod tests {
             }
         }
         // To the nearest, of two the even one.
-        let [word, neighbours, product] =
-            run(Isa::multiplying(Bf16::Emulated), Word([1.003_906_2, 1.011_718_8, 2.0, 0.5]));
-        assert_eq!((word, neighbours), (0x3f82_3f80, 0x3f80_3f80));
+        let [two, neighbours, product] =
+            word(Isa::multiplying(Bf16::Emulated), [1.003_906_2, 1.011_718_8, 2.0, 0.5]);
+        assert_eq!((two, neighbours), (0x3f82_3f80, 0x3f80_3f80));
         assert_eq!(f32::from_bits(product), 0.5 + 1.015_625 * 1.0 + 1.0 * 2.0);
     }
 
@@ -307,14 +303,11 @@ mod tests {
             let mut first: Option<Vec<f32>> = None;
             for isa in Isa::with_bf16() {
                 for (a, left) in [(&a, Left::Rows(depth)), (&across, Left::Columns(rows))] {
-                    let mut c = vec![0.5; rows * columns];
-                    let (right, to) = (Right::Rows(columns), Target::Add(&mut c));
-                    let (b, bias, c_row) = (&b[..], &[][..], columns);
-                    product(
-                        isa,
-                        Gemm { rows, columns, depth, a, left, b, right, c: to, c_row, bias },
-                    );
-                    assert_eq!(first.get_or_insert_with(|| c.clone()), &c, "{isa}");
+                    let mut sum = vec![0.5; rows * columns];
+                    let (b, c) = ((&b[..], Right::Rows(columns)), (Target::Add(&mut sum), columns));
+                    let sizes = [rows, columns, depth];
+                    product(isa, Gemm { sizes, a: (a, left), b, c, bias: &[] });
+                    assert_eq!(first.get_or_insert_with(|| sum.clone()), &sum, "{isa}");
                 }
             }
             for (at, found) in first.unwrap().into_iter().enumerate() {

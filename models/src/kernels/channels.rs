@@ -108,8 +108,6 @@ impl<P: Pass> Walk<'_, P> {
 }
 
 impl<P: Pass> Kernel for Walk<'_, P> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let channels = self.channels;

@@ -75,8 +75,10 @@ impl Operation<2> for LookUp {
         timed(Kind::EmbeddingBackward, 0, || {
             let (dim, length) = (table.dim(1)?, ids.dim(1)?);
             let (ids, upstream) = (&borrow(ids)?, &borrow(upstream)?);
-            let (ids, rows) = self.isa.run(Gather { ids, length, mean: self.mean, upstream, dim });
-            Ok([table_gradient(table, ids, rows)?, None])
+            let mut gathered = Gathered::default();
+            let (mean, to) = (self.mean, &mut gathered);
+            self.isa.run(Gather { ids, length, mean, upstream, dim, to });
+            Ok([table_gradient(table, gathered)?, None])
         })
     }
 }
@@ -86,11 +88,7 @@ impl Operation<2> for LookUp {
 ///
 /// # Errors
 /// Those of candle.
-pub(super) fn table_gradient(
-    table: &Tensor,
-    ids: Vec<u32>,
-    rows: Vec<f32>,
-) -> Result<Option<Tensor>> {
+pub(super) fn table_gradient(table: &Tensor, (ids, rows): Gathered) -> Result<Option<Tensor>> {
     let (vocabulary, dim) = table.dims2()?;
     let gradient = RowGradient { table: table.id(), dim, ids, rows };
     let Some(Contribution::Rows(gradient)) = hand_over(table, Contribution::Rows(gradient)) else {
@@ -121,8 +119,6 @@ struct Means<'a> {
 }
 
 impl Kernel for Means<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         if self.dim == 0 || self.length == 0 {
@@ -144,7 +140,10 @@ impl Kernel for Means<'_> {
     }
 }
 
-/// Gathers the gradient of every token into one row per id: `(ids, rows)`, ids ascending.
+/// Ids, ascending, and a row for each.
+pub(super) type Gathered = (Vec<u32>, Vec<f32>);
+
+/// Gathers the gradient of every token into one row per id.
 ///
 /// The tokens of an id are added in the order of the batch, so the sums do not depend on how the
 /// sort works.
@@ -156,14 +155,14 @@ pub(super) struct Gather<'a> {
     pub mean: bool,
     pub upstream: &'a [f32],
     pub dim: usize,
+    /// Where they go.
+    pub to: &'a mut Gathered,
 }
 
 impl Kernel for Gather<'_> {
-    type Output = (Vec<u32>, Vec<f32>);
-
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> Self::Output {
-        let Self { ids: tokens, length, mean, upstream, dim } = self;
+    fn run<S: Simd>(self, _: S) {
+        let Self { ids: tokens, length, mean, upstream, dim, to } = self;
         let weights: Vec<f32> = match length {
             0 => Vec::new(),
             _ => tokens.chunks_exact(length).map(token_weight).collect(),
@@ -189,7 +188,7 @@ impl Kernel for Gather<'_> {
                 rows.extend(source.iter().map(|g| weight * g));
             }
         }
-        (ids, rows)
+        *to = (ids, rows);
     }
 }
 

@@ -144,8 +144,6 @@ pub(super) struct Forward<'a> {
 }
 
 impl Kernel for Forward<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         assert_eq!(self.xs.len(), self.ys.len());
@@ -164,8 +162,6 @@ pub(super) struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         assert_eq!([self.dy.len(), self.dx.len()], [self.xs.len(); 2]);

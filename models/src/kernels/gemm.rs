@@ -50,19 +50,15 @@ pub(crate) enum Right {
 }
 
 /// `c[i, j] = Σ_k a[i, k] · b[k, j]`, plus `bias[j]` where the result is written and there is a bias.
-///
-/// Row `i` of the result starts at `c[i * c_row]`.
 pub(crate) struct Gemm<'a> {
-    pub rows: usize,
-    pub columns: usize,
-    pub depth: usize,
-    pub a: &'a [f32],
-    pub left: Left,
-    pub b: &'a [f32],
-    pub right: Right,
-    pub c: Target<'a>,
-    pub c_row: usize,
-    /// `columns` elements, or none at all.
+    /// Rows, columns, and the inner dimension.
+    pub sizes: [usize; 3],
+    /// The operands, and how they lie.
+    pub a: (&'a [f32], Left),
+    pub b: (&'a [f32], Right),
+    /// Where the result goes, and how far its rows are apart.
+    pub c: (Target<'a>, usize),
+    /// As many elements as there are columns, or none at all.
     pub bias: &'a [f32],
 }
 
@@ -70,26 +66,26 @@ impl Gemm<'_> {
     /// Panics unless every element the product touches lies inside its slice.
     #[inline(always)]
     fn check(&self, lanes: usize) {
-        let (m, n, k) = (self.rows - 1, self.columns - 1, self.depth - 1);
-        let a = match self.left {
+        let ([m, n, k], columns) = (self.sizes.map(|size| size - 1), self.sizes[1]);
+        let a = match self.a.1 {
             Left::Rows(stride) => last([(m, stride), (k, 1)]),
             Left::Columns(stride) => last([(k, stride), (m, 1)]),
             Left::Blocks(stride) => last([(k / lanes, stride), (m, lanes), (lanes - 1, 1)]),
             Left::Transposed(stride) => last([(m / lanes, stride), (k, lanes), (lanes - 1, 1)]),
             Left::Windows { row, run, apart } => last([(m, row), (k / run, apart), (run - 1, 1)]),
         };
-        let b = match self.right {
+        let b = match self.b.1 {
             Right::Rows(stride) => last([(k, stride), (n, 1)]),
-            Right::Panels => last([(k, self.columns), (n, 1)]),
+            Right::Panels => last([(k, columns), (n, 1)]),
             Right::Blocks { width, stride } => {
                 let whole = width > n || panel(lanes).is_multiple_of(width);
                 assert!(whole, "a panel of the right operand reaches over a block's end");
                 last([(n / width, stride), (k, width), (width - 1, 1)])
             }
         };
-        assert!(a < self.a.len(), "left operand too short");
-        assert!(b < self.b.len(), "right operand too short");
-        assert!(last([(m, self.c_row), (n, 1)]) < self.c.len(), "result too short");
+        assert!(a < self.a.0.len(), "left operand too short");
+        assert!(b < self.b.0.len(), "right operand too short");
+        assert!(last([(m, self.c.1), (n, 1)]) < self.c.0.len(), "result too short");
         assert!(self.bias.is_empty() || n < self.bias.len(), "bias too short");
     }
 }
@@ -105,8 +101,6 @@ fn last<const N: usize>(products: [(usize, usize); N]) -> usize {
 }
 
 impl Kernel for Gemm<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         self.multiply::<S, false>(simd);
@@ -118,8 +112,6 @@ impl Kernel for Gemm<'_> {
 pub(crate) struct Words<'a>(pub Gemm<'a>);
 
 impl Kernel for Words<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         self.0.multiply::<S, true>(simd);
@@ -129,27 +121,29 @@ impl Kernel for Words<'_> {
 impl Gemm<'_> {
     #[inline(always)]
     fn multiply<S: Simd, const WORDS: bool>(self, simd: S) {
-        if self.rows == 0 || self.columns == 0 {
+        let [rows, all_columns, all_depth] = self.sizes;
+        if rows == 0 || all_columns == 0 {
             return;
         }
-        assert!(self.depth > 0, "a product over nothing");
+        assert!(all_depth > 0, "a product over nothing");
         self.check(S::LANES);
-        let (c, accumulate) = self.c.parts();
+        let Self { a: (a_values, left), b: (b_values, right), c: (c, c_row), bias, .. } = self;
+        let (c, accumulate) = c.parts();
         let c = c.as_mut_ptr();
-        let bias = (!self.bias.is_empty()).then_some(self.bias.as_ptr());
-        let width = match self.right {
+        let bias = (!bias.is_empty()).then_some(bias.as_ptr());
+        let width = match right {
             Right::Blocks { width, .. } => panel(S::LANES).min(width),
             _ => panel(S::LANES),
         };
         // Whole stretches of windows at a time.
-        let (run, apart, most) = match self.left {
+        let (run, apart, most) = match left {
             Left::Windows { run, apart, .. } => (run, apart, (DEPTH / run).max(1) * run),
             _ => (1, 0, DEPTH),
         };
         let mut k = 0;
-        while k < self.depth {
-            let depth = most.min(self.depth - k);
-            let (a, a_stride) = match self.left {
+        while k < all_depth {
+            let depth = most.min(all_depth - k);
+            let (a, a_stride) = match left {
                 Left::Rows(stride) => (k, stride),
                 Left::Columns(stride) => (k * stride, stride),
                 Left::Blocks(stride) => (k / S::LANES * stride, stride),
@@ -157,11 +151,11 @@ impl Gemm<'_> {
                 Left::Windows { row, .. } => (k / run * apart, row),
             };
             let mut j = 0;
-            while j < self.columns {
-                let columns = width.min(self.columns - j);
-                let (b, b_row) = match self.right {
+            while j < all_columns {
+                let columns = width.min(all_columns - j);
+                let (b, b_row) = match right {
                     Right::Rows(stride) => (k * stride + j, stride),
-                    Right::Panels => (j * self.depth + k * columns, columns),
+                    Right::Panels => (j * all_depth + k * columns, columns),
                     Right::Blocks { width, stride } => {
                         (j / width * stride + k * width + j % width, width)
                     }
@@ -172,30 +166,30 @@ impl Gemm<'_> {
                     let strip = Strip {
                         simd,
                         depth,
-                        a: self.a.as_ptr().add(a),
+                        a: a_values.as_ptr().add(a),
                         a_stride,
                         run,
                         run_apart: apart,
-                        b: self.b.as_ptr().add(b),
+                        b: b_values.as_ptr().add(b),
                         b_row,
                         c: c.add(j),
-                        c_row: self.c_row,
+                        c_row,
                         last: 0,
                         old: match bias {
-                            _ if accumulate || k > 0 => Some((c.add(j).cast_const(), self.c_row)),
+                            _ if accumulate || k > 0 => Some((c.add(j).cast_const(), c_row)),
                             Some(bias) => Some((bias.add(j), 0)),
                             None => None,
                         },
                     };
-                    match self.left {
-                        Left::Rows(_) => strip.columns::<WORDS, ROWS>(self.rows, columns),
-                        Left::Columns(_) => strip.columns::<WORDS, COLUMNS>(self.rows, columns),
-                        Left::Blocks(_) => strip.columns::<WORDS, BLOCKS>(self.rows, columns),
+                    match left {
+                        Left::Rows(_) => strip.columns::<WORDS, ROWS>(rows, columns),
+                        Left::Columns(_) => strip.columns::<WORDS, COLUMNS>(rows, columns),
+                        Left::Blocks(_) => strip.columns::<WORDS, BLOCKS>(rows, columns),
                         Left::Transposed(_) => {
-                            strip.columns::<WORDS, TRANSPOSED>(self.rows, columns);
+                            strip.columns::<WORDS, TRANSPOSED>(rows, columns);
                         }
                         Left::Windows { .. } => {
-                            strip.columns::<WORDS, WINDOWS>(self.rows, columns);
+                            strip.columns::<WORDS, WINDOWS>(rows, columns);
                         }
                     }
                 }
@@ -243,8 +237,6 @@ struct Rows<S, const WORDS: bool, const LEFT: u8, const V: usize, const PARTIAL:
 impl<S: Simd, const WORDS: bool, const LEFT: u8, const V: usize, const PARTIAL: bool> Kernel
     for Rows<S, WORDS, LEFT, V, PARTIAL>
 {
-    type Output = ();
-
     #[inline(always)]
     fn run<T: Simd>(self, _: T) {
         // The strip brings its own token, which is of the same set: `apart` was called on it.

@@ -107,8 +107,6 @@ pub(super) struct Normalise<'a> {
 }
 
 impl Kernel for Normalise<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let dim = self.gamma.len();
@@ -138,8 +136,6 @@ pub(super) struct Again<'a> {
 }
 
 impl Kernel for Again<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let dim = self.gamma.len();
@@ -168,8 +164,6 @@ pub(super) struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let dim = self.gamma.len();

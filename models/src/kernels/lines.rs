@@ -107,21 +107,12 @@ fn pass<M: Send, E: Element>(
                         let row = rows.start + place;
                         let at = place / height * tall + row % height - touched.start;
                         let start = (place - begin) * width * outputs;
-                        multiply(
-                            isa,
-                            Gemm {
-                                rows: width,
-                                columns: panel.min(outputs - first),
-                                depth,
-                                a: &words[at * line..],
-                                left: Left::Windows { row: pixel, run: TAPS * pixel, apart: line },
-                                b: taps,
-                                right: Right::Blocks { width: panel, stride: block },
-                                c: out.range(start + first..start + width * outputs),
-                                c_row: outputs,
-                                bias: &[],
-                            },
-                        );
+                        let windows = Left::Windows { row: pixel, run: TAPS * pixel, apart: line };
+                        let sizes = [width, panel.min(outputs - first), depth];
+                        let a = (&words[at * line..], windows);
+                        let b = (taps, Right::Blocks { width: panel, stride: block });
+                        let to = out.range(start + first..start + width * outputs);
+                        multiply(isa, Gemm { sizes, a, b, c: (to, outputs), bias: &[] });
                     }
                 }
             });
@@ -162,8 +153,6 @@ struct TapsToWords<'a> {
 }
 
 impl Kernel for TapsToWords<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { from, columns, rows, along, .. } = self;

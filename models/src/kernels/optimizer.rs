@@ -48,8 +48,6 @@ struct Sgd<'a> {
 }
 
 impl Kernel for Sgd<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         if self.step.momentum == 0.0 {
@@ -75,23 +73,20 @@ pub fn is_zero(values: &[f32]) -> bool {
 
 /// The sum of squares: in f32 over each sixteenth of a [block](BLOCK), in f64 over these.
 pub fn sum_of_squares(values: &[f32]) -> f64 {
-    isa().run(Squares { values })
+    let mut sum = 0.0;
+    isa().run(Squares { values, sum: &mut sum });
+    sum
 }
 
 struct Squares<'a> {
     values: &'a [f32],
+    sum: &'a mut f64,
 }
 
 impl Kernel for Squares<'_> {
-    type Output = f64;
-
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> f64 {
-        let mut sum = 0.0;
-        for block in self.values.chunks(BLOCK) {
-            sum += squares(block);
-        }
-        sum
+    fn run<S: Simd>(self, _: S) {
+        *self.sum = self.values.chunks(BLOCK).fold(0.0, |sum, block| sum + squares(block));
     }
 }
 
@@ -173,8 +168,6 @@ struct AdamW<'a> {
 }
 
 impl Kernel for AdamW<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let AdamWStep { lr, beta1, beta2, eps, weight_decay, step } = *self.step;

@@ -70,15 +70,10 @@ fn by_kernel(a: &[f32], b: &[f32], c: &mut [f32]) {
     let isa = Isa::best();
     debug_assert_eq!(SIZE % panel(isa.lanes()), 0);
     isa.run(Gemm {
-        rows: SIZE,
-        columns: SIZE,
-        depth: SIZE,
-        a,
-        left: Left::Rows(SIZE),
-        b,
-        right: Right::Panels,
-        c: Target::Write(c),
-        c_row: SIZE,
+        sizes: [SIZE; 3],
+        a: (a, Left::Rows(SIZE)),
+        b: (b, Right::Panels),
+        c: (Target::Write(c), SIZE),
         bias: &[],
     });
 }

@@ -87,21 +87,10 @@ impl Panels {
         let words =
             self.isa.bf16().map(|_| neighbours(self.isa, xs, self.depth, [rows, self.depth]));
         let depth = elements(self.isa, self.depth);
-        multiply(
-            self.isa,
-            Gemm {
-                rows,
-                columns: self.columns,
-                depth,
-                a: words.as_deref().unwrap_or(xs),
-                left: Left::Rows(depth),
-                b: &self.values,
-                right: Right::Panels,
-                c: ys,
-                c_row: self.columns,
-                bias,
-            },
-        );
+        let sizes = [rows, self.columns, depth];
+        let a = (words.as_deref().unwrap_or(xs), Left::Rows(depth));
+        let (b, c) = ((&self.values[..], Right::Panels), (ys, self.columns));
+        multiply(self.isa, Gemm { sizes, a, b, c, bias });
     }
 }
 
@@ -109,30 +98,16 @@ impl Panels {
 pub(super) fn weight_gradient(isa: Isa, dys: &[f32], xs: &[f32], inputs: usize, dw: Target) {
     let (rows, outputs) = (xs.len() / inputs, dw.len() / inputs);
     let words = isa.bf16().map(|_| Blocks::new(isa, xs, inputs, [rows, inputs], 2));
-    let (b, right) = match &words {
+    let b = match &words {
         Some(words) => (&*words.words, words.right()),
         None => (xs, Right::Rows(inputs)),
     };
-    parallel::each(
-        dw.chunks(BLOCK * inputs).enumerate().collect(),
-        |(block, dw): (usize, Target)| {
-            product(
-                isa,
-                Gemm {
-                    rows: dw.len() / inputs,
-                    columns: inputs,
-                    depth: rows,
-                    a: &dys[block * BLOCK..],
-                    left: Left::Columns(outputs),
-                    b,
-                    right,
-                    c: dw,
-                    c_row: inputs,
-                    bias: &[],
-                },
-            );
-        },
-    );
+    let blocks = dw.chunks(BLOCK * inputs).enumerate().collect();
+    parallel::each(blocks, |(block, dw): (usize, Target)| {
+        let sizes = [dw.len() / inputs, inputs, rows];
+        let a = (&dys[block * BLOCK..], Left::Columns(outputs));
+        product(isa, Gemm { sizes, a, b, c: (dw, inputs), bias: &[] });
+    });
 }
 
 /// Adds up the columns of `rows` in `sums`.
@@ -142,8 +117,6 @@ pub(super) struct ColumnSums<'a> {
 }
 
 impl Kernel for ColumnSums<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         for row in self.rows.chunks_exact(self.sums.len()) {

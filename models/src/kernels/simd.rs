@@ -51,7 +51,7 @@ impl Bf16 {
 
     /// Runs `kernel` compiled for it.
     #[inline]
-    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run<K: Kernel>(self, kernel: K) {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the value exists, so `of_cpu` found the sets on this CPU.
@@ -135,7 +135,7 @@ impl Isa {
 
     /// Runs `kernel` compiled for the set.
     #[inline]
-    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run<K: Kernel>(self, kernel: K) {
         match self.set {
             Set::Portable => portable::run(kernel),
             #[cfg(target_arch = "x86_64")]
@@ -175,7 +175,6 @@ mod tests {
     }
 
     impl Kernel for Operations<'_> {
-        type Output = ();
         #[inline(always)]
         fn run<S: Simd>(self, s: S) {
             let (a, b) = (s.load(self.a), s.load(self.b));
@@ -263,7 +262,6 @@ mod tests {
     struct Nines;
 
     impl Kernel for Nines {
-        type Output = ();
         #[inline(always)]
         fn run<S: Simd>(self, s: S) {
             for stride in [9, 10, 64] {

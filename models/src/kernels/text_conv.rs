@@ -288,8 +288,6 @@ struct AddScaled<'a> {
 }
 
 impl Kernel for AddScaled<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (fours, rest) = self.windows.as_chunks::<4>();

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use super::embedding::{Gather, inside, table_gradient};
+use super::embedding::{Gather, Gathered, inside, table_gradient};
 use super::handover::gradient;
 use super::operand::{Operand, borrow};
 use super::profile::{Kind, timed};
@@ -65,14 +65,16 @@ impl Operation<2> for TokenRows {
     ) -> Gradients<2> {
         timed(Kind::EmbeddingBackward, 0, || {
             let (dim, ids, upstream) = (table.dim(1)?, self.packing.ids(), &borrow(upstream)?);
-            let gather = Gather { ids, length: ids.len(), mean: false, upstream, dim };
-            let (ids, rows) = self.isa.run(gather);
+            let (length, mut gathered) = (ids.len(), Gathered::default());
+            let to = &mut gathered;
+            let gather = Gather { ids, length, mean: false, upstream, dim, to };
+            self.isa.run(gather);
             let dpositions = gradient(positions, |sums| {
                 sums.fill(0.0);
                 self.isa.run(Scatter { packing: &self.packing, upstream, dim, sums });
                 Ok(())
             })?;
-            Ok([table_gradient(table, ids, rows)?, dpositions])
+            Ok([table_gradient(table, gathered)?, dpositions])
         })
     }
 }
@@ -86,8 +88,6 @@ struct Scatter<'a> {
 }
 
 impl Kernel for Scatter<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         for (position, row) in self.packing.positions().zip(self.upstream.chunks_exact(self.dim)) {
@@ -135,8 +135,6 @@ struct Means<'a> {
 }
 
 impl Kernel for Means<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let texts = self.packing.texts().zip(self.means.chunks_exact_mut(self.dim));

@@ -15,8 +15,6 @@ pub(super) struct Transpose<'a> {
 }
 
 impl Kernel for Transpose<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         const FOUR: usize = 4;

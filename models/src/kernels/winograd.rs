@@ -242,22 +242,12 @@ impl Pass<'_> {
                     layout.matrices().zip(results.matrices()).zip(weights.chunks_exact(stride));
                 for ((from, to), weights) in matrices {
                     let to = &mut products[to.start..];
-                    multiply(
-                        isa,
-                        Gemm {
-                            rows: from.rows,
-                            columns: results.width,
-                            depth: elements(isa, block.depth),
-                            a: &points
-                                [elements(isa, block.top) / lanes * layout.block + from.start..],
-                            left: Left::Blocks(layout.block),
-                            b: weights,
-                            right: Right::Panels,
-                            c: if block.top == 0 { Target::Write(to) } else { Target::Add(to) },
-                            c_row: results.width,
-                            bias: &[],
-                        },
-                    );
+                    let to = if block.top == 0 { Target::Write(to) } else { Target::Add(to) };
+                    let sizes = [from.rows, results.width, elements(isa, block.depth)];
+                    let start = elements(isa, block.top) / lanes * layout.block + from.start;
+                    let a = (&points[start..], Left::Blocks(layout.block));
+                    let (b, c) = ((weights, Right::Panels), (to, results.width));
+                    multiply(isa, Gemm { sizes, a, b, c, bias: &[] });
                 }
                 if block.top + block.depth < depth {
                     continue;

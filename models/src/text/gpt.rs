@@ -204,17 +204,4 @@ mod tests {
             logits(&built(&Config::default(), &store), &[1, 2, 3], true)
         );
     }
-
-    #[test]
-    fn settings_that_make_no_network_are_refused() {
-        let refusal = |config: Config| {
-            let input = Input::Sequence { vocabulary: 65, length: 64 };
-            let store = Store::new(0, &Device::Cpu);
-            config.build(&input, 65, &store.var_builder()).err().unwrap().to_string()
-        };
-        let odd = Config { dim: 12, heads: 4, positions: Positions::Rotary, ..Config::default() };
-        assert!(refusal(odd).contains("even width"));
-        assert!(refusal(Config { dropout: 1., ..Config::default() }).contains("[0, 1)"));
-        assert!(refusal(Config { heads: 3, ..Config::default() }).contains("use 2 heads"));
-    }
 }

@@ -129,17 +129,6 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_would() {
-        let refusal = |config: Config, length| {
-            built(&config, length, &Store::new(0, &Device::Cpu)).err().unwrap().to_string()
-        };
-        let heads = refusal(Config { heads: 7, ..Config::default() }, 6);
-        assert!(heads.contains("7 heads do not divide a dim of 128; use 4 heads"), "{heads}");
-        let positions = refusal(Config { positions: 5, ..Config::default() }, 6);
-        assert!(positions.contains("raise positions to 6 or shorten the texts"), "{positions}");
-    }
-
-    #[test]
     fn logits_depend_on_the_order_of_words_and_not_on_padding() {
         let store = Store::new(3, &Device::Cpu);
         let model = built(&Config::default(), 6, &store).unwrap();

@@ -107,9 +107,8 @@ impl Attention {
         c: &mut [f32],
         c_row: usize,
     ) {
-        let ([rows, columns, depth], (a, left)) = (sizes, a);
-        let (right, c) = (Right::Rows(b_row), Target::Write(c));
-        self.isa.run(Gemm { rows, columns, depth, a, left, b, right, c, c_row, bias: &[] });
+        let (b, c) = ((b, Right::Rows(b_row)), (Target::Write(c), c_row));
+        self.isa.run(Gemm { sizes, a, b, c, bias: &[] });
     }
 }
 
@@ -227,8 +226,6 @@ struct Softmax<'a> {
 }
 
 impl Kernel for Softmax<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let rows = self.scores.chunks_exact_mut(self.stride).zip(self.kept.chunks_exact_mut(KEPT));
@@ -275,8 +272,6 @@ struct SoftmaxBackward<'a> {
 }
 
 impl Kernel for SoftmaxBackward<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let weights = self.weights.chunks_exact_mut(self.stride);

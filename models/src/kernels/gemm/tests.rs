@@ -86,18 +86,9 @@ fn check((rows, columns, depth): (usize, usize, usize), narrow: bool, add: bool)
             let bias: Vec<f32> = (0..biased).map(|j| value(3 + j)).collect();
             let mut c = vec![0.5; rows * c_row];
             let to = if add { Target::Add(&mut c) } else { Target::Write(&mut c) };
-            isa.run(Gemm {
-                rows,
-                columns,
-                depth,
-                a: a_values,
-                left,
-                b: b_values,
-                right,
-                c: to,
-                c_row,
-                bias: &bias,
-            });
+            let (left, right) = ((&a_values[..], left), (&b_values[..], right));
+            let sizes = [rows, columns, depth];
+            isa.run(Gemm { sizes, a: left, b: right, c: (to, c_row), bias: &bias });
             for (i, j) in (0..rows).flat_map(|i| (0..c_row).map(move |j| (i, j))) {
                 let products = (0..depth).map(|k| f64::from(a(i, k)) * f64::from(b(k, j)));
                 let size: f64 = products.clone().map(f64::abs).sum();
@@ -125,8 +116,8 @@ fn numbers_that_wrap_are_no_elements() {
     const FAR: usize = 1 << (usize::BITS - 4);
     let product = |isa: Isa, left, right, c_row, rows, columns, depth| {
         let (a, b, mut c) = (vec![1.0; 64], vec![1.0; 64], vec![0.0; 64]);
-        let c = Target::Write(&mut c);
-        isa.run(Gemm { rows, columns, depth, a: &a, left, b: &b, right, c, c_row, bias: &[] });
+        let (sizes, c) = ([rows, columns, depth], (Target::Write(&mut c), c_row));
+        isa.run(Gemm { sizes, a: (&a, left), b: (&b, right), c, bias: &[] });
     };
     let (rows, panels) = (Left::Rows(1), Right::Panels);
     let wide = Right::Blocks { width: 8, stride: FAR };

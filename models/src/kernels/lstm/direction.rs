@@ -180,8 +180,6 @@ struct Gates<'a> {
 }
 
 impl Kernel for Gates<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let h = self.of.hidden;
@@ -252,8 +250,6 @@ struct GatesBackward<'a> {
 }
 
 impl Kernel for GatesBackward<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let h = self.of.hidden;

@@ -3,6 +3,7 @@
 use super::super::memory::{Scratch, Target};
 use super::super::projection::Panels;
 use super::super::simd::Isa;
+use super::super::transpose::Transpose;
 use super::{isa, sum_of_squares};
 
 /// Added to the norm that a matrix is divided by, as `torch.optim.Muon` does.
@@ -78,11 +79,7 @@ fn iterate(isa: Isa, xs: &mut [f32], rows: usize, iterations: u32) {
 /// Writes the transpose of `from`, whose rows have `columns` elements.
 fn transpose(from: &[f32], columns: usize, to: &mut [f32]) {
     let rows = from.len() / columns;
-    for (j, column) in to.chunks_exact_mut(rows).enumerate() {
-        for (i, value) in column.iter_mut().enumerate() {
-            *value = from[i * columns + j];
-        }
-    }
+    isa().run(Transpose { rows, columns, from, apart: columns, to, to_apart: rows });
 }
 
 #[cfg(test)]

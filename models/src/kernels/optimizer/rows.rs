@@ -103,8 +103,6 @@ struct CatchUp<'a> {
 }
 
 impl Kernel for CatchUp<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         for (number, late) in self.late.iter().enumerate() {
@@ -125,8 +123,6 @@ struct StepRows<'a> {
 }
 
 impl Kernel for StepRows<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         for (number, late) in self.late.iter().enumerate() {

@@ -1,5 +1,7 @@
 //! What a vector can do, whichever instruction set it is of.
 
+use crate::kernels::element::Element;
+
 /// Operations on vectors of [`Simd::LANES`] f32 values.
 ///
 /// Loads and stores on slices touch the first [`Simd::LANES`] elements and panic on a shorter slice; the `_ptr`
@@ -139,7 +141,7 @@ pub(crate) trait Simd: Copy {
 
     /// Runs `kernel`, compiled for the same instruction set, as a function of its own. This is for large kernels of many
     /// cases: the compiler's time grows faster than the size of a function.
-    fn apart<K: Kernel>(self, kernel: K) -> K::Output;
+    fn apart<K: Kernel>(self, kernel: K);
 
     /// Asks for the cache line at `p` ahead of its use; `p` may be anything.
     #[inline(always)]
@@ -166,24 +168,25 @@ pub(crate) trait Simd: Copy {
     }
     /// All of `x`, which may be shorter than a vector; the other lanes are zero.
     #[inline(always)]
-    fn load_first(self, x: &[f32]) -> Self::V {
-        // A whole vector needs no mask, which costs more than the branch.
-        if x.len() >= Self::LANES {
-            return self.load(x);
+    fn load_first<E: Element>(self, x: &[E]) -> Self::V {
+        // SAFETY: the slice has so many elements. A whole vector needs no mask, which costs more than the branch.
+        unsafe {
+            match x.len() {
+                n if n < Self::LANES => E::load::<Self, true>(self, x.as_ptr(), n),
+                _ => E::load::<Self, false>(self, x.as_ptr(), Self::LANES),
+            }
         }
-        let n = x.len();
-        // SAFETY: `n` is the slice's length and less than a vector's.
-        unsafe { self.load_ptr_first(x.as_ptr(), n) }
     }
     /// Fills all of `x`, which may be shorter than a vector, with the first lanes of `a`.
     #[inline(always)]
-    fn store_first(self, x: &mut [f32], a: Self::V) {
-        if x.len() >= Self::LANES {
-            return self.store(x, a);
+    fn store_first<E: Element>(self, x: &mut [E], a: Self::V) {
+        // SAFETY: as above.
+        unsafe {
+            match x.len() {
+                n if n < Self::LANES => E::store::<Self, true>(self, x.as_mut_ptr(), a, n),
+                _ => E::store::<Self, false>(self, x.as_mut_ptr(), a, Self::LANES),
+            }
         }
-        let n = x.len();
-        // SAFETY: `n` is the slice's length and less than a vector's.
-        unsafe { self.store_ptr_first(x.as_mut_ptr(), a, n) }
     }
     /// The sum of all lanes, added in a fixed tree.
     #[inline(always)]
@@ -239,10 +242,8 @@ fn word(low: f32, high: f32) -> f32 {
 
 /// Work that runs on vectors of whichever instruction set was chosen.
 pub(crate) trait Kernel {
-    /// What the work returns.
-    type Output;
     /// The work; must be `#[inline(always)]`, see the module's documentation.
-    fn run<S: Simd>(self, simd: S) -> Self::Output;
+    fn run<S: Simd>(self, simd: S);
 }
 
 /// What [`Simd::load_nines`] and [`Simd::load_fours`] load, lane by lane: an instruction set may have a quicker way.

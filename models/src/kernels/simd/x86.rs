@@ -26,7 +26,7 @@ pub(super) struct Avx512Bf16(());
 /// The CPU has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
 #[inline(never)]
-pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
     kernel.run(Avx2(()))
 }
 
@@ -36,7 +36,7 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 /// The CPU has AVX-512 F, AVX2 and FMA.
 #[target_feature(enable = "avx512f,avx2,fma")]
 #[inline(never)]
-pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
     kernel.run(Avx512(()))
 }
 
@@ -46,7 +46,7 @@ pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 /// The CPU has AVX-512 F, BW, VL and BF16, AVX2 and FMA.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma")]
 #[inline(never)]
-pub(super) unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) {
     kernel.run(Avx512Bf16(()))
 }
 
@@ -118,7 +118,7 @@ impl Simd for Avx2 {
         fn prefetch(p: *const f32) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
-    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+    fn apart<K: Kernel>(self, kernel: K) {
         // SAFETY: the token proves the instruction set.
         unsafe { run_avx2(kernel) }
     }
@@ -229,7 +229,7 @@ impl Simd for $token {
         fn prefetch(p: *const f32) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
-    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+    fn apart<K: Kernel>(self, kernel: K) {
         // SAFETY: the token proves the instruction set.
         unsafe { $run(kernel) }
     }

@@ -123,8 +123,6 @@ pub(super) struct Peaks<'a> {
 }
 
 impl Kernel for Peaks<'_> {
-    type Output = ();
-
     /// Filters are taken as many at a time as registers hold, and what is left by fours and ones.
     #[inline(always)]
     fn run<S: Simd>(mut self, _: S) {

@@ -200,21 +200,11 @@ impl<'a, E: Element, const POINTS: usize> Chunk<'a, E, POINTS> {
         }
         let left =
             if a.width == isa.lanes() { Left::Transposed(a.block) } else { Left::Columns(a.width) };
-        multiply(
-            isa,
-            Gemm {
-                rows,
-                columns,
-                depth: tiles,
-                a: &self.output_points[a.matrix(i).start + a.at(0, output)..],
-                left,
-                b: &self.input_points[b.matrix(i).start + b.at(0, input)..],
-                right: Right::Blocks { width: b.width, stride: b.block },
-                c: to,
-                c_row: columns,
-                bias: &[],
-            },
-        );
+        let right = Right::Blocks { width: b.width, stride: b.block };
+        let a = (&self.output_points[a.matrix(i).start + a.at(0, output)..], left);
+        let b = (&self.input_points[b.matrix(i).start + b.at(0, input)..], right);
+        let sizes = [rows, columns, tiles];
+        multiply(isa, Gemm { sizes, a, b, c: (to, columns), bias: &[] });
     }
 
     /// Transforms the tiles.

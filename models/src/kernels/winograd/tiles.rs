@@ -417,8 +417,6 @@ impl<
     const VECTORS: usize,
 > Kernel for Pairs<ToPoints<'_, M, E, IN, POINTS>, TILES, VECTORS>
 {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self(of) = self;
@@ -601,8 +599,6 @@ pub(super) struct FromPoints<'a, M, E, const POINTS: usize, const OUT: usize> {
 impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize> Kernel
     for FromPoints<'_, M, E, POINTS, OUT>
 {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let Tiling { width, channels: pixel, columns, margin, step, .. } = self.tiling;

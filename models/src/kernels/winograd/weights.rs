@@ -36,8 +36,6 @@ pub(super) struct WeightToPoints<'a, M, const WORDS: bool> {
 }
 
 impl<M: Map<3, TAPS>, const WORDS: bool> Kernel for WeightToPoints<'_, M, WORDS> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (inputs, outputs) = (self.inputs, self.outputs);
@@ -124,8 +122,6 @@ pub(super) struct PointsToWeight<'a, M> {
 }
 
 impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (first, columns) = (self.first, self.columns);
