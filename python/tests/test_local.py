@@ -152,6 +152,8 @@ REFUSED = {
     "unknown": r"SettingError: outer has no setting `lr`; there are learning_rate, momentum, nesterov",
     "inner": r"SettingError: inner = 'mine' is not possible",
     "twice": r"SettingError: momentum would act twice",
+    "signs": r"SettingError: what scheme signsgd sends has no magnitude: .*such as 0.001",
+    "signs and momentum": r"SettingError: what scheme signsgd sends has no magnitude",
     "wrapped": r"SettingError: this model is in a DistributedDataParallel",
     "disagree": r"SettingError: rank 1 has another scheme, other settings",
     "doubles": r"InputError: .*torch.float64",
