@@ -130,7 +130,7 @@ fn pairs_average_on_their_own_link_and_send_one_message() {
     recipe.exchange.topology = Topology::TwoLevel { group: 2 };
     let legs = measured_legs(&[traffic], pattern_of(&recipe).unwrap(), 1.0);
     let cost = SchemeCost { legs, ..measured(0.0, 0.0) };
-    let mut of = |bandwidth, local| {
+    let of = |bandwidth, local| {
         let mut link = Link::with_bandwidth(bandwidth);
         (link.latency, link.header, link.local) = (0.0, 0, local);
         step_seconds(&recipe, &Compute::default(), &cost, &link).unwrap()
