@@ -41,26 +41,40 @@ fn resume(program: &Program, run: &Path) {
 
 #[test]
 fn each_fault_has_its_documented_outcome() {
-    // Of one message a step, of two rounds, and of two levels.
-    let two = ["--set", "scheme=topk", "--set", "exchange.topology={kind='two-level',group=2}"];
-    for scheme in [&["--set", "scheme=topk"][..], &["--set", "scheme=powersgd"], &two] {
-        each_fault(scheme);
+    // Of one message a step, of two rounds, of two levels, and within a round of local steps.
+    let two = "exchange.topology={kind='two-level',group=2}";
+    // Ranks next exchange at the end of a step, and a stall in step 12 is noticed there, or in the evaluation after step 13.
+    let gradient = "the gradient of step 12";
+    for (settings, meets, noticed) in [
+        (&["scheme=topk"][..], 12, gradient),
+        (&["scheme=powersgd"], 12, gradient),
+        (&["scheme=topk", two], 12, gradient),
+        (&["scheme=topk", "local.steps=5"], 15, "was waiting for a sum"),
+    ] {
+        each_fault(&sets(settings), meets, noticed);
     }
 }
 
-fn each_fault(scheme: &[&str]) {
+fn each_fault(scheme: &[&str], meets: u64, noticed: &str) {
+    let corrupt = format!("corrupt:worker=0,step={meets}");
+    let sending = format!("worker 0, step {meets}, exchange");
     let expected = undisturbed(scheme);
     for (fault, code, parts) in [
         ("panic:worker=2,step=12", Some(1), &["worker 2, step 12", "panicked: injected"][..]),
         (
             "stall:worker=1,step=12,for=60s",
             Some(1),
-            &["worker 1, step 12", "rank 1 was silent for 2s", "the gradient of step 12"],
+            &["worker 1, step 12", "rank 1 was silent for 2s", noticed],
         ),
-        ("corrupt:worker=0,step=12", Some(1), &["worker 0, step 12, exchange", "damaged"]),
+        (&corrupt, Some(1), &[&sending, "damaged"]),
         ("nan:worker=3,step=12", Some(1), &["worker 3, step 12", "non-finite", "rank 3"]),
-        // Time for the checkpoint of step 5 or 10 to be written beside the training.
-        ("stall:worker=1,step=12,for=1s; kill:step=13", None, &[]),
+        // Time for the checkpoint of step 5 or 10 to be written beside the training; within a round nobody waits for others.
+        (
+            "stall:worker=0,step=12,for=1s; stall:worker=1,step=12,for=1s; stall:worker=2,step=12,for=1s; \
+             stall:worker=3,step=12,for=1s; kill:step=13",
+            None,
+            &[],
+        ),
     ] {
         let program = Program::new();
         let began = Instant::now();
@@ -121,17 +135,25 @@ fn a_single_worker_that_stalls_is_given_up() {
 
 #[test]
 fn a_lost_worker_is_restarted_as_if_nothing_had_been() {
-    for fault in [
-        "panic:worker=2,step=12",
-        "stall:worker=1,step=12,for=60s",
-        "panic:worker=3,step=8; corrupt:worker=0,step=18; panic:worker=0,step=19",
+    let rounds = sets(&["local.steps=5"]);
+    let in_rounds = undisturbed(&rounds);
+    for (fault, more, expected) in [
+        ("panic:worker=2,step=12", &[][..], &*UNDISTURBED),
+        ("stall:worker=1,step=12,for=60s", &[], &*UNDISTURBED),
+        (
+            "panic:worker=3,step=8; corrupt:worker=0,step=18; panic:worker=0,step=19",
+            &[],
+            &*UNDISTURBED,
+        ),
+        ("panic:worker=2,step=12", &rounds, &in_rounds),
+        ("stall:worker=1,step=12,for=60s", &rounds, &in_rounds),
     ] {
         let program = Program::new();
         let restart = sets(&["faults.on_worker_loss=restart", "faults.restarts=3"]);
-        let (code, error) = injected(&program, fault, &restart);
+        let (code, error) = injected(&program, fault, &[&restart, more].concat());
         assert_eq!(code, Some(0), "{fault}: {error}");
         let run = program.quick_run();
-        UNDISTURBED.is_of(&run, fault);
+        expected.is_of(&run, fault);
         let warnings = events(&run, "warning");
         let said = |w: &Value| w["message"].to_string().contains("start again from the checkpoint");
         assert!(warnings.iter().any(said), "{fault}: {warnings:?}");
@@ -172,8 +194,13 @@ fn restarts_are_counted_and_need_a_checkpoint() {
 
 #[test]
 fn the_others_go_on_without_a_lost_worker() {
+    others_go_on(&[]);
+    others_go_on(&["--set", "local.steps=5"]);
+}
+
+fn others_go_on(more: &[&str]) {
     let program = Program::new();
-    let shrink = ["--set", "faults.on_worker_loss=shrink"];
+    let shrink = [&["--set", "faults.on_worker_loss=shrink"], more].concat();
     let (code, error) = injected(&program, "panic:worker=1,step=12", &shrink);
     assert_eq!(code, Some(0), "{error}");
     let run = program.quick_run();
@@ -186,6 +213,7 @@ fn the_others_go_on_without_a_lost_worker() {
     });
     let from: usize = from.unwrap_or_else(|| panic!("{warnings:?}"));
     assert!(said("the mean over ranks stays as it was"), "{warnings:?}");
+    assert!(said("samples, and 64 up to this checkpoint; the learning rate stays"), "{warnings:?}");
     let samples = numbers(&events(&run, "step"), "samples");
     assert_eq!(samples.len(), 24);
     assert_eq!(samples[from - 1] / samples[from], 4.0 / 3.0, "{samples:?}");

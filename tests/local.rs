@@ -3,6 +3,9 @@
 use crate::common::{
     Program, events, number, numbers, only_run, quick, sets, told, weights, words,
 };
+use gradwire::checkpoint::Tensors;
+use gradwire::disk::Disk;
+use gradwire::train::resume::Resume;
 use std::path::PathBuf;
 
 /// Three workers, 24 steps, plain SGD inside.
@@ -122,6 +125,60 @@ fn a_delayed_exchange_comes_to_the_same_whenever_it_ends() {
     assert!(calm.0 == train("watched", &watched).0);
 }
 
+/// An evaluation within a round finds what one at the end of the round before found: the outer weights.
+#[test]
+fn what_is_evaluated_are_the_outer_weights() {
+    let program = Program::new();
+    // Epochs end with steps 10 and 20.
+    let tested = |name: &str, settings: &[&str]| {
+        let run = run(&program, name, &[&["schedule=constant"], settings].concat());
+        numbers(&events(&run, "epoch"), "test_loss")
+    };
+    let at_first = tested("at first", &["local.steps=24"]);
+    assert_eq!(at_first[0], at_first[1], "both within the first round");
+    let within = tested("within", &["local.steps=12"]);
+    let ended = tested("ended", &["local.steps=12", "train.max_steps=12"]);
+    assert_eq!(within[0], at_first[0], "the weights that the run began with");
+    assert_eq!(within[1], *ended.last().unwrap(), "those of step 12");
+    assert!(within[0] != within[1] && within[1] != within[2], "{within:?}");
+}
+
+/// At a round's end the mean of what ranks have by themselves: with `local.state = "averaged"` of momentum, with
+/// `train.batch_norm = "synchronised"` of batch norm's statistics.
+#[test]
+fn momentum_and_statistics_are_averaged_at_the_end_of_a_round() {
+    let program = Program::new();
+    let ranks = |name: &str, state: &str, batch_norm: &str| {
+        let settings = [
+            "dataset=synthetic-cifar10",
+            "model=resnet8",
+            "train.batch=2",
+            "train.max_steps=6",
+            "optimizer.momentum=0.5",
+            "local.steps=3",
+            "checkpoint.every_steps=3",
+            state,
+            batch_norm,
+        ];
+        let folder = run(&program, name, &settings).join("checkpoints/step-00000003");
+        Resume::find(&Disk::default(), &folder, false).unwrap().checkpoint.ranks
+    };
+    let own = ranks("own", "local.state=own", "train.batch_norm=averaged");
+    let mean = ranks("mean", "local.state=averaged", "train.batch_norm=synchronised");
+    let mut averaged = 0;
+    for (name, tensor) in mean[0].0.iter().filter(|(name, _)| !name.starts_with("exchange/")) {
+        let of = |rank: &Tensors| rank.f32s(name, &tensor.shape).unwrap().to_vec();
+        let [one, two, three] = [0, 1, 2].map(|rank| of(&own[rank]));
+        assert!(mean.iter().all(|rank| rank.0[name] == *tensor), "{name}");
+        averaged += usize::from(one != two);
+        for (i, found) in of(&mean[0]).iter().enumerate() {
+            let expected = (one[i] + two[i] + three[i]) / 3.0;
+            assert!((found - expected).abs() <= 1e-5 * expected.abs().max(1e-3), "{name} {i}");
+        }
+    }
+    assert!(averaged > 2, "momentum, means and variances: {averaged}");
+}
+
 #[test]
 fn what_local_steps_do_not_go_with_is_refused() {
     let program = Program::new();
@@ -167,6 +224,14 @@ fn what_local_steps_do_not_go_with_is_refused() {
         (
             &["scheme={kind='signsgd',magnitude='unit',vote='majority'}", "outer.momentum=0.9"],
             "what scheme signsgd sends has no magnitude",
+        ),
+        (
+            &["scheme={kind='signsgd',magnitude='unit'}", "local.steps=16"],
+            "sends has no magnitude: with outer.learning_rate = 1 and",
+        ),
+        (
+            &["scheme={kind='signsgd',magnitude='unit'}", "outer.learning_rate=0.7"],
+            "such as 0.001 (at most 0.1), or a scheme that sends magnitudes",
         ),
         (
             &[

@@ -101,6 +101,21 @@ fn processes_train_the_run_of_threads() {
         &["scheme=topk", "local.steps=3"],
         &["scheme=topk", "local.steps=3", "outer={fragments=2}", "policy.bucketing=parameter"],
         &["scheme=qsgd", "local.steps=4", "outer={delay=2}", "exchange.topology=server"],
+        &["scheme=topk", "local.steps=3", "exchange.topology={ kind = 'two-level', group = 2 }"],
+        &[
+            "scheme=sidco",
+            "local.steps=4",
+            "outer={fragments=2,delay=1}",
+            "policy.bucketing=parameter",
+            "exchange.topology={ kind = 'two-level', group = 2 }",
+        ],
+        &[
+            "scheme=qsgd",
+            "local.steps=3",
+            "policy.bucketing=parameter",
+            "exchange.topology=sharded",
+            "exchange.downlink=compressed",
+        ],
     ] {
         let settings = sets(settings);
         let (_threads, run) = alone(&settings);
@@ -213,4 +228,34 @@ fn what_does_not_fit_or_differs_is_refused_by_all() {
     let (_, said) = texts(&output);
     assert!(!output.status.success());
     assert!(said.contains("process 1") && said.contains("train.batch = 5"), "{said}");
+}
+
+/// Two hosts, both of them this machine: what mpirun starts in place of ssh starts its daemon here, under a host name of
+/// its own, which only root can give it; `cluster::job` has the rule alone.
+#[test]
+fn a_group_on_two_hosts_is_refused_by_all() {
+    let named = Command::new("unshare").args(["--uts", "hostname", "host1"]).output();
+    if !named.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let two = sets(&["scheme=topk", "exchange.topology={ kind = 'two-level', group = 2 }"]);
+    for (mapping, fits) in [("slot", true), ("node", false)] {
+        let program = Program::new();
+        fs::write(program.path("hosts"), "192.0.2.1 slots=2\n192.0.2.2 slots=2\n").unwrap();
+        let agent = "host=host${1##*.}\nshift\nexec unshare --uts sh -c \"hostname $host && $*\"\n";
+        fs::write(program.path("agent"), agent).unwrap();
+        let mut command = launcher(&program, "4", &two);
+        command
+            .env("OMPI_MCA_plm_rsh_agent", format!("sh {}", program.path("agent").display()))
+            .env("OMPI_MCA_orte_default_hostfile", program.path("hosts"))
+            .env("OMPI_MCA_rmaps_base_mapping_policy", mapping)
+            .envs([("OMPI_MCA_plm_rsh_no_tree_spawn", "1"), ("OMPI_MCA_pml", "ob1")])
+            .envs([("OMPI_MCA_btl", "tcp,self"), ("OMPI_MCA_btl_tcp_if_include", "lo")])
+            .env("OMPI_MCA_oob_tcp_if_include", "lo");
+        let output = command.output().unwrap();
+        let (_, said) = texts(&output);
+        assert_eq!(output.status.success(), fits, "{mapping}: {said}");
+        let refusal = "is not on the host of the others of its group; let the launcher fill";
+        assert_eq!(said.contains(refusal), !fits, "{mapping}: {said}");
+    }
 }

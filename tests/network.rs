@@ -1,6 +1,8 @@
 //! The virtual network, from the command line: runs are recorded and replayed.
 
-use crate::common::{Program, entries, events, json_lines, number, numbers, only_run, quick, says};
+use crate::common::{
+    Program, entries, events, json_lines, number, numbers, only_run, quick, says, sets,
+};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -107,6 +109,33 @@ fn a_replay_leaves_tables_plots_and_curves() {
     fs::write(program.path("mine/thesis.tex"), "x").unwrap();
     program.refuses(&["network", "replay", path, "--out", "mine"], 1, &["mine", "--out"]);
     assert!(program.path("mine/thesis.tex").exists());
+}
+
+/// What leaves at a step's end costs nothing where the step beside it takes longer, and all of its time where that takes
+/// none; the last step waits for all.
+#[test]
+fn a_round_in_fragments_is_replayed_as_it_went() {
+    let rounds =
+        sets(&["local.steps=4", "outer={fragments=2,delay=1}", "policy.bucketing=parameter"]);
+    let (program, run) = trained(&[&["--scheme", "topk"], &rounds[..]].concat());
+    let sent = numbers(&events(&run, "step"), "wire_bytes");
+    for (step, row) in (1..).zip(&recorded(&run)[1..]) {
+        let groups = row["up"][0].as_array().unwrap().len();
+        assert_eq!(groups, if step == 12 { 2 } else { 1 - step % 2 }, "{row}");
+        assert_eq!(row["delay"] == 1, step % 2 == 0 && step < 12, "{row}");
+    }
+    // Around a ring of three each message crosses twice.
+    let link = "{ bandwidth = \"1mbit\", latency = \"0s\", header = 0 }";
+    for (compute, bytes) in [("0", sent.iter().sum::<f64>()), ("2", sent[11])] {
+        let with = ["--link", link, "--compute", compute, "--codec-speed", "1e9"];
+        let [found] = &replayed(&program, &run, &with)[..] else { panic!("one link") };
+        let [seconds, exposed] =
+            ["total_seconds", "total_exposed_seconds"].map(|key| number(found, key));
+        let expected = 2.0 * bytes * 8.0 / 1e6;
+        assert!((exposed / expected - 1.0).abs() < 0.01, "{found} {expected}");
+        let computed = 12.0 * compute.parse::<f64>().unwrap();
+        assert!((seconds - computed - exposed).abs() < 1e-6, "{found}");
+    }
 }
 
 #[test]

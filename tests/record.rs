@@ -51,7 +51,7 @@ fn a_step(step: u64) -> Step {
         wire_bytes_total: 2469 * step,
         uplink_bytes: Some(2469),
         downlink_bytes: Some(4000),
-        local_bytes: None,
+        local_bytes: Some(5000),
         dense_bytes: 4 * 270_000,
         bits_per_parameter: 0.64,
         compression_ratio: 0.02,
@@ -127,10 +127,11 @@ fn every_value_of_every_event_is_in_both_files() {
         Some(Value::Scalar(value)) => *value,
         other => panic!("{tag}: {other:?}"),
     };
-    assert_eq!(at(3).len(), 24, "{:?}", at(3));
+    assert_eq!(at(3).len(), 25, "{:?}", at(3));
     assert_eq!([scalar(3, "rule_bits/fc.*"), scalar(7, "Test/top5_accuracy")], [8.0, 0.875]);
-    let of_step = ["exchange/wire_bytes", "speed/samples_per_second", "scheme/größe"];
-    assert_eq!(of_step.map(|tag| scalar(3, tag)), [1234.5, 2048.0, 1.0]);
+    let of_step =
+        ["exchange/wire_bytes", "exchange/local_bytes", "speed/samples_per_second", "scheme/größe"];
+    assert_eq!(of_step.map(|tag| scalar(3, tag)), [1234.5, 5000.0, 2048.0, 1.0]);
     assert!(scalar(5, "Train/loss").is_nan());
     assert!(!at(5).contains_key("Train/accuracy"));
     assert_eq!(["Test/loss", "epoch/seconds"].map(|tag| scalar(7, tag)), [1.25, 10.0]);

@@ -223,6 +223,9 @@ fn a_round_of_local_steps_goes_on_bit_for_bit() {
 
         let (_, said) = program.outputs(&["train", "--resume", text(within), "--workers", "2"]);
         says(&said, &["weights within a round, are the mean over the ranks"]);
+        let note =
+            ["a step takes 32 samples, and 48 up to this checkpoint", "The usual rule for SGD"];
+        says(&said, &note);
     }
 }
 

@@ -5,10 +5,11 @@
     python3 tests/soak.py kills --count 50 --seed 1 -- cifar10-topk --dir data --set train.max_steps=1500
     python3 tests/soak.py commands --seconds 60 --seed 1
 
-`faults` takes short runs of every scheme, and of onebit-adam, in turn and does to each what its seed says: injected
-faults, or SIGKILL at a random moment of it, and perhaps of its continuations too. Every run must end
-as the table of docs/faults.md says, and, gone on with, in the weights and the record of an undisturbed run, bit
-for bit. `kills` starts one run, given after `--`, and kills it at so many random moments, going on
+`faults` takes short runs of every scheme, and of onebit-adam, in turn, in each of the WAYS of an exchange, and does to
+each what its seed says. The first seeds, as many as there are schemes and ways together, kill each of these runs (SIGKILL)
+in a step that the seed says; all others draw: injected faults, or SIGKILL at a random moment. Continuations may be killed,
+too. Every run must end as the table of docs/faults.md says, and, gone on with, in the weights and the record of an
+undisturbed run, bit for bit. `kills` starts one run, given after `--`, and kills it at so many random moments, going on
 each time. `commands` tries commands over finished, stopped, failed, foreign and damaged runs: none may
 leave a record that says what did not happen, change a run that it was not given or one that had finished
 when it fails itself, panic, hang, or leave half a file. A failure is told with its seed and its commands:
@@ -49,6 +50,15 @@ SHORT = [
     "--set", "checkpoint.every_steps=3",
     "--set", "exchange.timeout=1.5",
 ]
+# When ranks exchange, and how: rounds end where checkpoints are due or do not, or an exchange is under way there.
+WAYS = {
+    "every step": [],
+    "H = 1": ["outer={}"],
+    "H = 5": ["local.steps=5"],
+    "fragments": ["local.steps=6", "outer={fragments=2,delay=2}", "policy.bucketing=parameter"],
+    "two levels": ["local.steps=5", "exchange.topology={kind=\"two-level\",group=2}"],
+    "shards": ["local.steps=5", "exchange.topology=sharded", "policy.bucketing=parameter", "exchange.downlink=compressed"],
+}
 LIMIT = 120  # seconds: no short run may hang
 
 
@@ -135,18 +145,20 @@ def some_fault(chance, workers):
 
 
 def one(program, undisturbed, seed, schemes, counts):
-    chance = random.Random(seed)
-    scheme, optimizer = schemes[seed % len(schemes)]
-    workers = chance.choice([2, 3, 4])
+    chance, place = random.Random(seed), seed - 1
+    scheme, optimizer = schemes[place % len(schemes)]
+    way, rounds = list(WAYS.items())[place // len(schemes) % len(WAYS)]
+    workers = chance.choice([2, 4] if way == "two levels" else [2, 3, 4])
     arguments = SHORT + ["--scheme", scheme, "--workers", str(workers)]
-    # An exchange at every step, or rounds of local steps, which end where checkpoints are due or do not.
-    fragments = ["local.steps=6", "outer={fragments=2,delay=2}", "policy.bucketing=parameter"]
-    fragments = [word for setting in fragments for word in ("--set", setting)]
-    rounds = chance.choice([[], [], ["--set", "local.steps=5"], ["--set", "outer={}"], fragments])
     if optimizer:
         arguments[arguments.index(OPTIMIZER)] = optimizer
-    else:
-        arguments += rounds
+        rounds = [one for one in rounds if not one.startswith(("local", "outer"))]
+    arguments += [word for setting in rounds for word in ("--set", setting)]
+    with tempfile.TemporaryDirectory() as folder:
+        if way == "shards" and end(program, [*arguments, "--dry-run"], Path(folder))[0] == 2:
+            # The scheme cannot compress a mean.
+            arguments, way = arguments[:-2], "shards, exact means"
+    counts[way] += 1
     recovers = chance.random() < 0.3
     if recovers:
         arguments += ["--set", "faults.on_worker_loss=restart"]
@@ -155,10 +167,18 @@ def one(program, undisturbed, seed, schemes, counts):
         folder = Path(folder)
         fault, codes, part = some_fault(chance, workers)
         if rounds and fault.startswith("corrupt"):
-            codes = {0, 1}  # Most steps of a round send nothing that could be damaged.
+            # Most steps of a round send nothing that could be damaged; what arrives late is damaged in a later step.
+            late = f"for the gradient of step {fault.rsplit('=', 1)[1]}: "
+            codes, part = {0, 1}, late if way == "fragments" else part
         kill_after = None
-        if chance.random() < 0.35:
+        if place < len(schemes) * len(WAYS):
+            step = chance.randrange(8, STEPS + 1)
+            # Time for a checkpoint to be written beside the training.
+            waits = [f"stall:worker={worker},step={step - 1},for=300ms" for worker in range(workers)]
+            fault, codes, part = "; ".join([f"kill:step={step}", *waits]), {-signal.SIGKILL}, ""
+        elif chance.random() < 0.35:
             fault, kill_after = "SIGKILL", chance.uniform(0, seconds)
+        if kill_after is not None:
             code, errors = end(program, arguments, folder, kill_after)
             assert code in (0, -signal.SIGKILL), f"{code}: {errors}"
         else:

@@ -281,7 +281,8 @@ mod tests {
     /// But for those that are less than the least.
     #[test]
     fn what_makes_no_network_is_refused_with_what_would() {
-        let image = |side, channels| Input::Image { channels, height: side.min(32), width: side };
+        let image =
+            |side: usize, channels| Input::Image { channels, height: side.min(32), width: side };
         let block = Input::Sequence { vocabulary: 65, length: 64 };
         let word = Input::Text { vocabulary: 1, length: 6 };
         let positions = "raise positions to 6 or shorten the texts";

@@ -169,6 +169,13 @@ def refused(rank, world_size):
         "unknown": lambda: make(module, optimizer, outer={"lr": 0.7}),
         "inner": lambda: make(module, optimizer, inner="mine"),
         "twice": lambda: make(module, optimizer, "dgc", outer=NESTEROV),
+        "signs": lambda: make(module, optimizer, "signsgd", magnitude="unit"),
+        "signs and momentum": lambda: make(
+            module, optimizer, "signsgd", magnitude="unit", outer={"learning_rate": 0.01, "momentum": 0.9}
+        ),
+        "signs by a rule": lambda: make(
+            module, optimizer, "topk", rules=[{"match": "*.bias", "scheme": {"kind": "signsgd", "magnitude": "unit"}}]
+        ),
         "wrapped": lambda: make(DistributedDataParallel(module), optimizer),
         "disagree": lambda: make(module, optimizer, steps=2 + rank, timeout=30),
         "doubles": lambda: make(module.double(), torch.optim.SGD(module.parameters(), lr=0.1), timeout=30),

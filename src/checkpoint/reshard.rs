@@ -191,6 +191,9 @@ mod tests {
         }
     }
 
+    /// A rank's weights within a round, and its optimizer's momentum.
+    const LOCALS: [&str; 2] = ["local/weights", "local/velocity"];
+
     fn rank(number: usize) -> Tensors {
         let value = |i: usize| {
             ((i * 37 + number * 101) as f32 * 0.731).sin() * 10f32.powi(i as i32 % 9 - 4)
@@ -200,6 +203,8 @@ mod tests {
         tensors.0.insert("exchange/residual".into(), f32s(&value));
         tensors.0.insert("exchange/velocity".into(), f32s(&|i| value(i + 1)));
         tensors.0.insert("exchange/average".into(), f32s(&|i| value(i + 2)));
+        tensors.0.insert(LOCALS[0].into(), f32s(&|i| value(i + 3)));
+        tensors.0.insert(LOCALS[1].into(), f32s(&|i| value(i + 4)));
         tensors.0.insert("exchange/bucket.0/levels".into(), f32s(&|i| i as f32));
         let stages = Tensor::flat(Entry::U64(vec![number as u64 + 1]));
         tensors.0.insert("exchange/bucket.0/stages".into(), stages);
@@ -218,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_of_residuals_stays() {
+    fn the_mean_of_residuals_of_weights_and_of_momentum_stays() {
         for (old, new) in [(8, 4), (4, 8), (4, 3), (3, 4), (5, 1), (1, 5), (8, 3)] {
             let before: Vec<Tensors> = (0..old).map(rank).collect();
             let mut after = checkpoint(before.clone());
             let words = after.reshard(new, BatchNorm::Averaged).unwrap();
             assert_eq!(after.ranks.len(), new);
-            for name in ADDED {
+            for name in ADDED.into_iter().chain(LOCALS) {
                 let of = |ranks: &[Tensors]| means(ranks, |rank| rank.f32s(name, &[64]).unwrap());
                 let (was, is) = (of(&before), of(&after.ranks));
                 for (i, (was, is)) in was.iter().zip(&is).enumerate() {
@@ -237,6 +242,10 @@ mod tests {
                     let allowed = rounding + 1e-15 * was.abs();
                     assert!((was - is).abs() <= allowed, "{old} → {new}, {name} {i}: {was} {is}");
                 }
+            }
+            for (rank, name) in after.ranks.iter().flat_map(|rank| LOCALS.map(|name| (rank, name)))
+            {
+                assert_eq!(rank.0[name], after.ranks[0].0[name], "{old} → {new}, {name}");
             }
             assert!(words.contains("residual and the velocity and the average"), "{words}");
             assert_eq!(words.contains("bucket.0/stages"), old > 1, "{words}");

@@ -87,10 +87,10 @@ impl Job {
     }
 
     /// One process of several that `cluster` joins; `inbox` is where its messages arrive
-    /// ([`control_channel`]).
+    /// ([`control_channel`]). All are taken to be on this machine, unless its `place` is set.
     pub fn over(cluster: Cluster, inbox: Receiver<(usize, Vec<u8>)>) -> Self {
         let (process, processes) = (cluster.rank(), cluster.world_size());
-        Self { process, processes, cluster: Some(cluster), inbox, ..Self::alone() }
+        Self { process, processes, place: process, cluster: Some(cluster), inbox, ..Self::alone() }
     }
 
     /// Whether this process leads: it is the first, or the only one.
@@ -124,6 +124,17 @@ impl Job {
              there are {processes} processes; write exchange.topology = \"allgather\", which comes to \
              the same weights, or \"server\", or exchange.downlink = \"compressed\" beside it"
         );
+        if let Topology::TwoLevel { group } = recipe.exchange.topology {
+            // Where all groups before are whole, the first of this one has a multiple of `group` processes before it
+            // on its host, and each other one more than its neighbour just when it is on the same host.
+            ensure!(
+                self.process % group.max(1) == self.place % group.max(1),
+                "exchange.topology.group = {group} averages consecutive ranks within a host, and process {} is not on \
+                 the host of the others of its group; let the launcher fill one host after the other, with a multiple \
+                 of {group} processes on each (`mpirun --map-by slot`, `srun --distribution=block`)",
+                self.process
+            );
+        }
         ensure!(
             recipe.faults.on_worker_loss == OnWorkerLoss::Stop,
             "faults.on_worker_loss restarts workers within one process, and there are {}: their \
@@ -251,4 +262,37 @@ pub fn launched() -> usize {
     let number = |name: &str| env::var(name).ok()?.parse::<usize>().ok();
     let known = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
     known.into_iter().filter_map(number).max().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Source;
+
+    /// Each process looks at its own place alone; one of them refuses where any group lies on several hosts.
+    #[test]
+    fn groups_lie_on_one_host() {
+        let problem = |group: usize, hosts: &str| {
+            let processes = hosts.len();
+            let topology = format!("exchange.topology={{ kind = 'two-level', group = {group} }}");
+            let recipe = Source::of([format!("workers={processes}"), topology]).load().unwrap();
+            hosts.chars().enumerate().find_map(|(process, host)| {
+                let place = hosts.chars().take(process).filter(|other| *other == host).count();
+                let job = Job { process, processes, place, ..Job::alone() };
+                job.workers(&recipe).err().map(|error| error.to_string())
+            })
+        };
+        for (group, hosts) in
+            [(2, "aabb"), (2, "aaaa"), (2, "aabbaabb"), (3, "aaabbb"), (4, "aaaa")]
+        {
+            assert_eq!(problem(group, hosts), None, "{hosts}");
+        }
+        for (group, hosts, process) in
+            [(2, "abab", 1), (2, "abba", 1), (2, "aaabbb", 3), (3, "aaaabb", 4), (4, "aabb", 2)]
+        {
+            let said = problem(group, hosts).unwrap_or_else(|| panic!("{hosts}"));
+            assert!(said.contains(&format!("process {process} is not on")), "{hosts}: {said}");
+            assert!(said.contains("--map-by slot"), "{said}");
+        }
+    }
 }

@@ -42,6 +42,23 @@ impl Recipes {
     }
 }
 
+impl Recipe {
+    /// A note where a step takes another number of samples than one of `before`, which is in words `there`, and the
+    /// learning rate, which belongs to that number, is the same.
+    pub(crate) fn batch_note(&self, before: &Self, there: &str) -> Option<String> {
+        let [was, now] = [before, self].map(|recipe| recipe.workers * recipe.local_batch());
+        let [rate, same] =
+            [before, self].map(|recipe| recipe.optimizer.definition().learning_rate());
+        (was != now && rate == same).then(|| {
+            format!(
+                "a step takes {now} samples, and {was} {there}; the learning rate stays at {rate}. The usual rule for \
+                 SGD (Goyal et al. 2017) is a rate in proportion, with a warm-up: optimizer.learning_rate = {}",
+                three_digits(rate * now as f64 / was as f64)
+            )
+        })
+    }
+}
+
 /// Where a recipe comes from and what the command line changes in it.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
@@ -79,18 +96,7 @@ impl Source {
     /// rate, which belongs to that number.
     pub fn batch_note(&self, changed: &Recipe) -> Option<String> {
         let own = Self { flags: Vec::new(), sets: Vec::new(), ..self.clone() }.load().ok()?;
-        let [before, now] = [&own, changed].map(|recipe| recipe.workers * recipe.local_batch());
-        let [rate, same] =
-            [&own, changed].map(|recipe| recipe.optimizer.definition().learning_rate());
-        (before != now && rate == same).then(|| {
-            format!(
-                "a step takes {now} samples, and {before} in the recipe {} as it is written; the learning rate \
-                 stays at {rate}. The usual rule for SGD (Goyal et al. 2017) is a rate in proportion, with a \
-                 warm-up: optimizer.learning_rate = {}",
-                own.name,
-                three_digits(rate * now as f64 / before as f64)
-            )
-        })
+        changed.batch_note(&own, &format!("in the recipe {} as it is written", own.name))
     }
 
     /// Changes a recipe, instead of reading one.

@@ -143,18 +143,21 @@ impl Recipe {
         self.check_outer(&policy)
     }
 
-    /// Refuses what does not go with the outer optimizer.
+    /// Refuses what does not go with local steps or the outer optimizer.
     fn check_outer(&self, policy: &exchange::Policy) -> anyhow::Result<()> {
-        let Some(outer) = self.outer else { return Ok(()) };
-        let gathers = outer.momentum > 0.0;
-        let unfit = policy.schemes(&self.scheme).find(|one| gathers && has_no_magnitude(*one));
+        let outer = self.outer.unwrap_or_default();
+        let far = self.is_local()
+            && (outer.momentum > 0.0 || outer.learning_rate > LARGEST_WITHOUT_MAGNITUDE);
+        let unfit = policy.schemes(&self.scheme).find(|one| far && has_no_magnitude(*one));
         refuse(unfit.is_some(), || {
             format!(
-                "outer.momentum = {} gathers progress, and what scheme {} sends has no magnitude: a step as large \
-                 as any other arrives however far ranks have come. Write outer.momentum = 0 and a small \
-                 outer.learning_rate, or a scheme that sends magnitudes (signsgd with magnitude = \"mean\")",
-                outer.momentum,
-                unfit.unwrap_or(&self.scheme).about().name
+                "what scheme {} sends has no magnitude: with outer.learning_rate = {} and outer.momentum = {} every round \
+                 moves a weight as far as any other, however far ranks have come. Write outer.momentum = 0 and a small \
+                 outer.learning_rate, such as 0.001 (at most {LARGEST_WITHOUT_MAGNITUDE}), or a scheme that sends \
+                 magnitudes (signsgd with magnitude = \"mean\")",
+                unfit.unwrap_or(&self.scheme).about().name,
+                outer.learning_rate,
+                outer.momentum
             )
         })?;
         let several = outer.fragments > 1;
@@ -297,6 +300,9 @@ impl Recipe {
         })
     }
 }
+
+/// The largest outer learning rate for a scheme whose every element moves a weight by as much.
+const LARGEST_WITHOUT_MAGNITUDE: f64 = 0.1;
 
 /// Whether what a scheme makes of a gradient is the same for one that is a thousand times as large.
 fn has_no_magnitude(scheme: &dyn Scheme) -> bool {

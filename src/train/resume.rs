@@ -188,6 +188,8 @@ impl Resume {
             ));
         }
         messages.extend(resharded.map(Into::into));
+        let begun = Recipe::from_toml(&manifest.recipe).ok();
+        messages.extend(begun.and_then(|begun| recipe.batch_note(&begun, "up to this checkpoint")));
         if let Err(objection) = recipe.may_run() {
             messages.push(format!(
                 "no run may begin like this any more, and this one goes on as it was begun: {objection}"

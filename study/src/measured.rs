@@ -73,6 +73,9 @@ pub struct Measured {
     /// Bytes that one step sent back to all ranks together, on average, where anything was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downlink_bytes: Option<f64>,
+    /// Bytes that one step sent within the groups of all ranks together, on average, where anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_bytes: Option<f64>,
     /// The run on each link asked for.
     pub links: Vec<OnLink>,
     /// What produced it.
@@ -184,6 +187,7 @@ impl Measured {
             gauges: gauges(&steps),
             gauge_means: gauge_means(&steps),
             downlink_bytes: mean(steps.iter().filter_map(|s| Some(s.downlink_bytes? as f64))),
+            local_bytes: mean(steps.iter().filter_map(|s| Some(s.local_bytes? as f64))),
             evaluations,
             summary,
             provenance: runs::provenance(disk, folder)?,

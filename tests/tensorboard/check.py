@@ -88,7 +88,7 @@ def step_scalars(event):
         yield "exchange/seconds", event["exchange_seconds"]
         for key in ("exposed_seconds", "wire_bytes", "bits_per_parameter", "compression_ratio"):
             yield f"exchange/{key}", event[key]
-    for key in ("uplink_bytes", "downlink_bytes"):
+    for key in ("uplink_bytes", "downlink_bytes", "local_bytes"):
         if key in event:
             yield f"exchange/{key}", event[key]
     if "residual_norm" in event:

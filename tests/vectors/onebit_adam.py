@@ -50,6 +50,7 @@ for t, g in enumerate(gradients, 1):
     x = x - S["learning_rate"] * S["weight_decay"] * x - S["learning_rate"] * step
     after.append(x)
 print(json.dumps({
+    "origin": "onebit_adam.json, written by onebit_adam.py: 1-bit Adam (Tang et al. 2021, algorithm 1) in float64 with NumPy",
     "settings": S, "start": start.tolist(), "gradients": gradients.tolist(),
     "after": np.round(after, 7).tolist(), "variance": np.round(v, 9).tolist(),
 }))

@@ -384,4 +384,18 @@ mod tests {
         feedback.commit();
         assert_eq!(feedback.velocity(), Some(&[4.0, 4.0][..]));
     }
+
+    /// At the switch to local steps: what was not sent of gradients is due as so many steps of the learning rate.
+    #[test]
+    fn what_is_left_is_due_in_another_unit() {
+        let mut feedback = Feedback::new(2, 0.5);
+        assert!(feedback.begin(0..2, &[4.0, -8.0], 1.0));
+        feedback.due_mut()[1] = 0.0;
+        feedback.commit();
+        feedback.rescale(0.25);
+        assert_eq!(feedback.velocity(), Some(&[1.0, -2.0][..]));
+        assert!(feedback.begin(0..2, &[0.5, 0.5], 1.0));
+        // ¼·4 + (½·¼·4 + ½); sent: ½·¼·(−8) + ½.
+        assert_eq!(feedback.due(), [2.0, -0.5]);
+    }
 }

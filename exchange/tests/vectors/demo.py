@@ -62,6 +62,7 @@ def flat(parts):
 
 
 print(json.dumps({
+    "origin": "demo.json, written by demo.py: DeMo (Peng et al. 2024, algorithm 1) in float64 with NumPy",
     "gradients": [[flat(rank).tolist() for rank in step] for step in gradients],
     "means": np.round(means, 7).tolist(),
     "momenta": [np.round(flat(m), 7).tolist() for m in momenta],

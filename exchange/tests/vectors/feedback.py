@@ -67,7 +67,8 @@ def onebit_adam(gradients):
 
 random = np.random.default_rng(47)
 gradients = random.laplace(size=(STEPS, RANKS, LENGTH)).round(3)
-out = {"gradients": gradients.tolist()}
+out = {"origin": "feedback.json, written by feedback.py: SparseLoCo, EF21-SGDM and 1-bit Adam in float64 with NumPy",
+       "gradients": gradients.tolist()}
 for name, run in [("decay", sparseloco), ("efsgdm", ef21_sgdm), ("momentum", onebit_adam)]:
     means, residuals = run(gradients)
     out[name] = {"means": np.round(means, 9).tolist(), "residuals": np.round(residuals, 9).tolist()}

@@ -849,6 +849,12 @@ class DiLoCo:
                 "momentum would act twice, once before the progress is compressed; leave outer's momentum "
                 'out, or write momentum_correction=0 and no feedback with a momentum'
             )
+        if (rule["momentum"] or rule["learning_rate"] > 0.1) and _has_no_magnitude(scheme, settings):
+            raise SettingError(
+                f"what scheme {scheme} or one of its rules sends has no magnitude: every round would move a weight as far as "
+                "any other, however far ranks have come; write outer without momentum and with a small learning_rate, such as 0.001 (at most "
+                '0.1), or a scheme that sends magnitudes (signsgd with magnitude="mean")'
+            )
         self._parameters = _trained(model, optimizer)
         self._optimizer, self._inner, self._steps = optimizer, inner, steps
         if any(
@@ -1061,6 +1067,22 @@ def _outer_rule(given: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     if rule["nesterov"] and not momentum:
         raise SettingError("outer: nesterov needs a momentum above 0, such as 0.9")
     return rule
+
+
+def _has_no_magnitude(scheme: Union[str, Codec], settings: Mapping[str, Any]) -> bool:
+    """Whether what a scheme by name, or one of the rules, makes of a gradient is the same for one that is a thousand
+    times as large."""
+    rules = [[{**rule, "match": "*"}] for rule in settings.get("rules") or () if isinstance(rule, Mapping)]
+
+    def mean(scale: int, rules: Optional[List[Dict[str, Any]]]) -> Any:
+        alone = {**settings, "start_step": 1, "clip_norm": None, "dense_below": 0, "rules": rules}
+        gradient = scale * numpy.array([0.5, -0.25, 1, -2, 0.75, -1.5, 0.125, -0.625], dtype=numpy.float32)
+        Exchange({"weight": [8]}, scheme, **alone).allreduce(1, gradient)
+        return gradient
+
+    return isinstance(scheme, str) and any(
+        mean(1, one).any() and numpy.array_equal(mean(1, one), mean(1024, one)) for one in [None, *rules]
+    )
 
 
 def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, torch.Tensor]:

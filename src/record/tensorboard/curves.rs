@@ -42,6 +42,7 @@ fn step_values(step: &Step) -> Vec<Summary_Value> {
         ("exchange/residual_norm", step.residual_norm),
         ("exchange/uplink_bytes", step.uplink_bytes.map(|bytes| bytes as f64)),
         ("exchange/downlink_bytes", step.downlink_bytes.map(|bytes| bytes as f64)),
+        ("exchange/local_bytes", step.local_bytes.map(|bytes| bytes as f64)),
         ("speed/samples_per_second", speed),
     ]));
     let phases = step.phases.named();

@@ -11,7 +11,7 @@ use anyhow::Result;
 type Figure = (&'static str, fn(&Measured) -> Option<f64>);
 
 /// The figures of a run.
-const FIGURES: [Figure; 14] = [
+const FIGURES: [Figure; 15] = [
     ("accuracy", accuracy),
     ("best_accuracy", best_accuracy),
     ("top5_accuracy", top5_accuracy),
@@ -21,6 +21,7 @@ const FIGURES: [Figure; 14] = [
     ("compression_ratio", |m| m.summary.compression_ratio()),
     ("bytes_per_rank_and_step", bytes_per_step),
     ("downlink_bytes_per_step", |m| m.downlink_bytes),
+    ("local_bytes_per_step", |m| m.local_bytes),
     ("compute_seconds", |m| Some(m.work.compute)),
     ("encode_seconds", |m| Some(m.work.encode)),
     ("decode_seconds", |m| Some(m.work.decode)),

@@ -92,6 +92,56 @@ fn a_round_in_fragments_pays_for_each_of_its_exchanges() {
     assert!((of(5, 0.0) / of(1, 0.0) - 1.0).abs() < 1e-2);
 }
 
+/// The steps beside an exchange hide their own time of it, each time but the last, which nothing waits for.
+#[test]
+fn a_delayed_exchange_costs_what_the_steps_beside_it_do_not_hide() {
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    let mut recipe = source.load().unwrap();
+    let compute = Compute { before: 1e-3, backward: 2e-3, after: 1e-3 };
+    let cost = SchemeCost { every: 4, ..measured(1e6, 0.01) };
+    let mut of = |bandwidth, delay| {
+        recipe.outer = Some(Outer { delay, ..Default::default() });
+        let mut link = Link::with_bandwidth(bandwidth);
+        (link.latency, link.jitter) = (0.0, 0.0);
+        step_seconds(&recipe, &compute, &cost, &link).unwrap() - compute.seconds()
+    };
+    let (slow, exchanges) = (1e9, CLOCKED.next_multiple_of(4) as f64 / 4.0);
+    let whole = 4.0 * of(slow, 0);
+    assert!(whole > 3.0 * compute.seconds(), "{whole}");
+    for delay in 1..4 {
+        let left = whole - delay as f64 * compute.seconds();
+        let expected = left * (exchanges - 1.0) / exchanges / 4.0;
+        let found = of(slow, delay);
+        assert!((found / expected - 1.0).abs() < 1e-6, "{delay}: {found} {expected}");
+    }
+    let hidden = SchemeCost { every: 4, ..measured(1e3, 0.0) };
+    assert!(hidden.wire_bytes < cost.wire_bytes && of(1e12, 3).abs() < 1e-9);
+}
+
+/// Of four ranks in pairs the first of each sends: all that the ranks count together, half as bytes of one.
+#[test]
+fn pairs_average_on_their_own_link_and_send_one_message() {
+    let mut leg = Leg::default();
+    (leg.wire_bytes, leg.local_bytes) = (50_000, 200_000);
+    let mut traffic = Traffic::default();
+    traffic.legs.push(leg);
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    let mut recipe = source.load().unwrap();
+    recipe.exchange.topology = Topology::TwoLevel { group: 2 };
+    let legs = measured_legs(&[traffic], pattern_of(&recipe).unwrap(), 1.0);
+    let cost = SchemeCost { legs, ..measured(0.0, 0.0) };
+    let of = |bandwidth, local| {
+        let mut link = Link::with_bandwidth(bandwidth);
+        (link.latency, link.header, link.local) = (0.0, 0, local);
+        step_seconds(&recipe, &Compute::default(), &cost, &link).unwrap()
+    };
+    // 100,000 bytes to the other pair, 200,000 within.
+    for (bandwidth, local, seconds) in [(1e6, 1e15, 0.8), (1e15, 1e6, 1.6), (1e6, 1e6, 2.4)] {
+        let found = of(bandwidth, local);
+        assert!((found / seconds - 1.0).abs() < 1e-3, "{bandwidth} {local}: {found} {seconds}");
+    }
+}
+
 #[test]
 fn what_is_recommended_is_sound_and_does_not_change_with_the_noise() {
     let cost = |wire_bytes, encode, risk| SchemeCost { risk, ..measured(wire_bytes, encode) };
