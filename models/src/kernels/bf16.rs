@@ -91,9 +91,9 @@ impl<A: Element, B: Element> Kernel for Take<'_, A, B> {
         let (to, add) = self.to.parts();
         assert_eq!(to.len(), self.from.len());
         for (to, from) in to.chunks_mut(S::LANES).zip(self.from.chunks(S::LANES)) {
-            let x = s.load_first(from);
-            let x = if add { s.add(s.load_first(to), x) } else { x };
-            s.store_first(to, x);
+            let x = A::load_first(s, from);
+            let x = if add { s.add(B::load_first(s, to), x) } else { x };
+            B::store_first(s, to, x);
         }
     }
 }
@@ -132,10 +132,10 @@ impl<E: Element> Kernel for Neighbours<'_, E> {
             let words = whole.chunks_exact_mut(S::LANES);
             for (from, to) in pairs.chunks_exact(2 * S::LANES).zip(words) {
                 let (a, b) = from.split_at(S::LANES);
-                s.store(to, s.narrow(s.load_first(a), s.load_first(b)));
+                s.store(to, s.narrow(E::load_first(s, a), E::load_first(s, b)));
             }
             let (a, b) = rest.split_at(rest.len().min(S::LANES));
-            s.store_first(last, s.narrow(s.load_first(a), s.load_first(b)));
+            s.store_first(last, s.narrow(E::load_first(s, a), E::load_first(s, b)));
         }
     }
 }

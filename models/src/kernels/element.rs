@@ -44,6 +44,29 @@ pub(crate) trait Element: Plain + Send + Sync + Default + 'static {
     fn as_f32(xs: &[Self]) -> Option<&[f32]>;
     /// The same slice, if they are f32.
     fn as_f32_mut(xs: &mut [Self]) -> Option<&mut [f32]>;
+
+    /// As [`Simd::load_first`].
+    #[inline(always)]
+    fn load_first<S: Simd>(s: S, xs: &[Self]) -> S::V {
+        // SAFETY: the slice has so many elements.
+        unsafe {
+            match xs.len() {
+                n if n < S::LANES => Self::load::<S, true>(s, xs.as_ptr(), n),
+                _ => Self::load::<S, false>(s, xs.as_ptr(), S::LANES),
+            }
+        }
+    }
+    /// As [`Simd::store_first`].
+    #[inline(always)]
+    fn store_first<S: Simd>(s: S, xs: &mut [Self], a: S::V) {
+        // SAFETY: the slice has so many elements.
+        unsafe {
+            match xs.len() {
+                n if n < S::LANES => Self::store::<S, true>(s, xs.as_mut_ptr(), a, n),
+                _ => Self::store::<S, false>(s, xs.as_mut_ptr(), a, S::LANES),
+            }
+        }
+    }
 }
 
 impl Element for f32 {
@@ -131,11 +154,11 @@ mod tests {
             let by_value: Vec<f32> = self.0.iter().map(|x| Rounded::of(*x).get()).collect();
             for n in 0..=S::LANES {
                 let mut to = [Rounded::of(7.0); 17];
-                s.store_first(&mut to[..n], s.load(self.0));
+                Rounded::store_first(s, &mut to[..n], s.load(self.0));
                 assert_eq!(bits(&to.map(Rounded::get)[..n]), bits(&by_value[..n]), "{n}");
                 assert!(to[n..].iter().all(|x| x.get() == 7.0), "wrote past {n}");
                 let mut wide = [7.0; 16];
-                s.store(&mut wide, s.load_first(&to[..n]));
+                s.store(&mut wide, Rounded::load_first(s, &to[..n]));
                 assert_eq!(bits(&wide[..n]), bits(&by_value[..n]), "{n}");
                 assert!(wide[n..S::LANES].iter().all(|x| *x == 0.0), "lanes past {n} not zero");
             }

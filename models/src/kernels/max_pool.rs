@@ -112,7 +112,7 @@ impl<E: Element> Maxima<'_, E> {
             let from = (y * width + x) * SIDE * channels;
             for channel in (0..channels).step_by(S::LANES) {
                 let lanes = S::LANES.min(channels - channel);
-                let pixel = |at: usize| s.load_first(&xs[from + at + channel..][..lanes]);
+                let pixel = |at: usize| E::load_first(s, &xs[from + at + channel..][..lanes]);
                 let mut best = pixel(offsets[0]);
                 let mut leads = [u16::MAX; PIXELS];
                 for (lead, at) in leads.iter_mut().zip(offsets).skip(1) {
@@ -120,7 +120,7 @@ impl<E: Element> Maxima<'_, E> {
                     *lead = s.beats(x, best);
                     best = s.select(*lead, x, best);
                 }
-                s.store_first(&mut ys[to + channel..][..lanes], best);
+                E::store_first(s, &mut ys[to + channel..][..lanes], best);
                 let winners = winners.next().expect("as many masks as windows and vectors");
                 let mut taken = 0;
                 for (winner, lead) in winners.iter_mut().zip(leads).rev() {
@@ -226,7 +226,7 @@ impl<E: Element> Gradient<'_, E> {
             let dy = dy[window * channels..][..channels].chunks(S::LANES);
             let vectors = dx.chunks_mut(S::LANES).zip(dy).zip(winners.iter().step_by(PIXELS));
             for ((dx, dy), winner) in vectors {
-                s.store_first(dx, s.where_set(*winner, s.load_first(dy)));
+                E::store_first(s, dx, s.where_set(*winner, E::load_first(s, dy)));
             }
         }
     }

@@ -1,7 +1,5 @@
 //! What a vector can do, whichever instruction set it is of.
 
-use crate::kernels::element::Element;
-
 /// Operations on vectors of [`Simd::LANES`] f32 values.
 ///
 /// Loads and stores on slices touch the first [`Simd::LANES`] elements and panic on a shorter slice; the `_ptr`
@@ -168,23 +166,23 @@ pub(crate) trait Simd: Copy {
     }
     /// All of `x`, which may be shorter than a vector; the other lanes are zero.
     #[inline(always)]
-    fn load_first<E: Element>(self, x: &[E]) -> Self::V {
+    fn load_first(self, x: &[f32]) -> Self::V {
         // SAFETY: the slice has so many elements. A whole vector needs no mask, which costs more than the branch.
         unsafe {
             match x.len() {
-                n if n < Self::LANES => E::load::<Self, true>(self, x.as_ptr(), n),
-                _ => E::load::<Self, false>(self, x.as_ptr(), Self::LANES),
+                n if n < Self::LANES => self.load_ptr_first(x.as_ptr(), n),
+                _ => self.load_ptr(x.as_ptr()),
             }
         }
     }
     /// Fills all of `x`, which may be shorter than a vector, with the first lanes of `a`.
     #[inline(always)]
-    fn store_first<E: Element>(self, x: &mut [E], a: Self::V) {
+    fn store_first(self, x: &mut [f32], a: Self::V) {
         // SAFETY: as above.
         unsafe {
             match x.len() {
-                n if n < Self::LANES => E::store::<Self, true>(self, x.as_mut_ptr(), a, n),
-                _ => E::store::<Self, false>(self, x.as_mut_ptr(), a, Self::LANES),
+                n if n < Self::LANES => self.store_ptr_first(x.as_mut_ptr(), a, n),
+                _ => self.store_ptr(x.as_mut_ptr(), a),
             }
         }
     }
