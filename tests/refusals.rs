@@ -91,6 +91,8 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("reproduce casq --scale smoke --set seed=7", "--seeds N"),
         ("train --workers 0", "workers"),
         ("train --set workers=3 --workers 4", "--set workers=3; give it once"),
+        // Of two the last one counts.
+        ("train --epochs 4 --epochs 0", "train.epochs = 0 must be"),
         ("train --steps 5 --set train.max_steps=6", "train.max_steps is given twice: 5"),
         ("train --seed 18446744073709551615", "9223372036854775807"),
         ("train --workers many", "--workers"),

@@ -81,7 +81,7 @@ def compare(python, name, precision, workers, threads, a):
                    "--optimizer", optimizer, "--device", a.device, *flags, *(["--tf32"] if a.tf32 else [])]
         return command + (["--channels-last"] if model.startswith(("resnet", "vgg", "airbench")) else [])
 
-    ways = [(setting, world) for setting in a.settings.split(",") for world in sorted({1, workers})]
+    ways = [(setting, world) for setting in a.settings.split(",") for world in sorted({1, workers, workers * threads})]
     if (model, workers, threads) not in FASTEST:
         speed = {way: measure(theirs(*way))["samples_per_s"] for way in ways} if len(ways) > 1 else {ways[0]: 0}
         told = ", ".join(f"{setting} x {world} {found:.1f}" for (setting, world), found in speed.items())
@@ -128,7 +128,7 @@ def main():
             for precision in a.precision.split(",")]
     print(f"\nBatch {a.batch} per worker on {a.device}{' in TF32' if a.tf32 else ''}, medians of {a.runs} interleaved runs, samples per "
           "second over all workers.\n")
-    print("| model | precision | workers × threads | PyTorch's setting, ranks | gradwire | PyTorch | ratio | ratios of pairs: median (range) | share of sgemm peak "
+    print("| model | precision | workers × threads | PyTorch's setting, ranks | gradwire | PyTorch | ratio | ratios of pairs: median (range) | share of the peak of such products "
           "| memory, MB | PyTorch's, MB |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     print("\n".join(rows))

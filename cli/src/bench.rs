@@ -120,7 +120,12 @@ fn show(measured: &TrainingSpeed, json: bool) -> Result<()> {
     let peak = measured.peak_gflops;
     if let (Some(gflops), Some(share)) = (measured.gflops, measured.share_of_peak) {
         let share = 100.0 * share;
-        println!("{gflops:.1} effective GFLOP/s, {share:.0} % of the {peak:.1} that sgemm reaches");
+        let products = if measured.precision.to_string() == "bf16" {
+            "products of bf16 reach"
+        } else {
+            "sgemm reaches"
+        };
+        println!("{gflops:.1} effective GFLOP/s, {share:.0} % of the {peak:.1} that {products}");
     }
     if let Some(memory) = measured.memory_mb {
         println!("{memory:.0} MB of memory at most");

@@ -79,7 +79,12 @@ fn rank(
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        len if len % 2 == 0 => (values[middle - 1] + values[middle]) / 2.0,
+        _ => values[middle],
+    }
 }
 
 fn row(scheme: &SchemeConfig, topology: Topology, elements: usize, ranks: usize) -> Result<String> {

@@ -2,13 +2,13 @@
 //! that replays their corpora.
 
 use gradwire_exchange::schemes::powersgd;
+use gradwire_exchange::schemes::signsgd::{self, Vote};
 use gradwire_exchange::wire::downlink::Downlink;
 use gradwire_exchange::wire::frame::{Frame, Kind};
-use gradwire_exchange::wire::{Fault, Reader};
+use gradwire_exchange::wire::{Format, Reader};
 use gradwire_exchange::{
-    Awaited, BucketGradient, Bucketing, Built, Collective, Error, Exchange, Header, Law, Layout,
-    Next, Payload, Policy, Properties, Reducer, Result, Round, Scheme, SchemeConfig, Seat,
-    Soundness, StepEnd, StepMessages,
+    Awaited, Bucketing, Collective, Error, Exchange, Header, Layout, Payload, Policy, Result,
+    Scheme, SchemeConfig, Seat, StepEnd, StepMessages,
 };
 
 /// The longest bucket that is tried.
@@ -108,11 +108,10 @@ pub(crate) fn rounds(bytes: &[u8]) {
     let Some((scheme, bytes)) = bytes.split_first() else { return };
     let one = powersgd::Config { rank: 1, ..Default::default() };
     let slim = powersgd::Config { min_compression_rate: 0.1, warm_start: false, ..one.clone() };
-    match scheme % 3 {
-        0 => beside(&one, bytes),
-        1 => beside(&slim, bytes),
-        _ => beside(&TwoRounds, bytes),
-    }
+    let rounded = powersgd::Config { factors: Format::Bf16, ..slim.clone() };
+    let vote = signsgd::Config { vote: Vote::Majority, ..Default::default() };
+    let all: [&dyn Scheme; 4] = [&one, &slim, &rounded, &vote];
+    beside(all[usize::from(scheme % 4)], bytes);
 }
 
 fn beside(scheme: &dyn Scheme, bytes: &[u8]) {
@@ -194,70 +193,5 @@ impl Collective for Peer {
             }
         }
         Ok(vec![mine.into(), theirs.into()])
-    }
-}
-
-/// Each rank names the position of its largest element; all of them send what they have there.
-struct TwoRounds;
-
-impl Scheme for TwoRounds {
-    fn properties(&self) -> Properties {
-        Properties {
-            name: "two-rounds",
-            line: "the elements at the largest positions",
-            paper: "",
-            law: Law::Contraction,
-            soundness: Soundness::Sound,
-            feedback: false,
-        }
-    }
-
-    fn build(&self, _seat: &Seat) -> Built {
-        Built::Reducer(Box::new(Positions(Vec::new())))
-    }
-}
-
-/// The positions that all ranks have named.
-struct Positions(Vec<usize>);
-
-impl Reducer for Positions {
-    fn reduce(&mut self, bucket: &mut BucketGradient<'_>, round: &mut Round<'_>) -> Result<Next> {
-        let due = bucket.due();
-        match round.number() {
-            0 => {
-                let larger = |a: &usize, b: &usize| due[*a].abs().total_cmp(&due[*b].abs());
-                let at = (0..due.len()).max_by(larger).unwrap_or(0) as u32;
-                round.allgather(&at.to_le_bytes());
-                Ok(Next::Again)
-            }
-            1 => {
-                self.0.clear();
-                for message in round.messages() {
-                    let mut reader = Reader::new(message);
-                    let at = reader.u32()? as usize;
-                    reader.finish()?;
-                    if at >= due.len() {
-                        return Err(Fault::Position { length: due.len() }.into());
-                    }
-                    self.0.push(at);
-                }
-                for at in &self.0 {
-                    round.allgather(&due[*at].to_le_bytes());
-                }
-                Ok(Next::Again)
-            }
-            _ => {
-                let mut mean = vec![0.0; due.len()];
-                for message in round.messages() {
-                    let mut reader = Reader::new(message);
-                    for at in &self.0 {
-                        mean[*at] += f32::from_bits(reader.u32()?) / round.world_size() as f32;
-                    }
-                    reader.finish()?;
-                }
-                bucket.parts_mut().0.copy_from_slice(&mean);
-                Ok(Next::Done)
-            }
-        }
     }
 }

@@ -71,5 +71,5 @@ fn rounds() -> Vec<(String, String, Vec<u8>)> {
     let with = |scheme: u8, (name, bytes): &(&str, &[u8])| {
         ("rounds".to_string(), format!("{name}-{scheme}"), [&[scheme], *bytes].concat())
     };
-    (0..3).flat_map(|scheme| peers.iter().map(move |peer| with(scheme, peer))).collect()
+    (0..4).flat_map(|scheme| peers.iter().map(move |peer| with(scheme, peer))).collect()
 }

@@ -100,7 +100,7 @@ impl Hello {
             return Some(problem.clone());
         }
         let commit = |hello: &Self| hello.commit.clone().unwrap_or_else(|| "unknown".into());
-        let advice = "GRADWIRE_KERNELS chooses those that all processors have";
+        let advice = "precision and GRADWIRE_KERNELS choose those that all processors have";
         let pairs = [
             ("version", self.version.clone(), other.version.clone(), "start the same program"),
             ("commit", commit(self), commit(other), "start the same program"),

@@ -43,6 +43,7 @@ mod folder;
 pub mod gradient;
 mod histogram;
 mod json_lines;
+mod live;
 mod log;
 #[cfg(test)]
 mod memory;

@@ -3,12 +3,17 @@
 use super::Stream;
 use super::display::{self, Pace};
 use super::event::{Event, Kind, Started, Step};
-use indicatif::{ProgressBar, ProgressStyle};
+use super::live::Curves;
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use std::fmt::Write;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a bar is redrawn at most.
 const REDRAW: Duration = Duration::from_millis(100);
+/// The same of the curves above it.
+const REDRAW_CURVES: Duration = Duration::from_secs(1);
 /// Seconds between lines where there is no bar: of one run, and of each of many.
 const LINE_SECONDS: [f64; 2] = [10.0, 60.0];
 
@@ -28,12 +33,28 @@ pub(super) struct Progress {
     pace: Pace,
     /// When the last line was written.
     last_line: f64,
+    /// What is drawn above the bar, and when.
+    curves: Curves,
+    drawing: Arc<Mutex<String>>,
+    drawn: Option<Instant>,
 }
 
 impl Progress {
     /// `brief` shows the way, and neither what is trained, nor epochs, nor the summary.
     pub(super) fn new(out: Stream, err: Stream, live: bool, brief: bool) -> Self {
-        Self { out, err, live, brief, bar: None, run: None, pace: Pace::default(), last_line: 0.0 }
+        Self {
+            out,
+            err,
+            live,
+            brief,
+            bar: None,
+            run: None,
+            pace: Pace::default(),
+            last_line: 0.0,
+            curves: Curves::default(),
+            drawing: Arc::default(),
+            drawn: None,
+        }
     }
 
     pub(super) fn record(&mut self, event: &Event) -> io::Result<()> {
@@ -48,6 +69,8 @@ impl Progress {
             Kind::Step(step) => self.step(event.time, step),
             Kind::Epoch(epoch) => {
                 self.clear();
+                self.curves.epoch(epoch);
+                self.drawn = None;
                 if let Some((started, _)) = self.run.as_ref().filter(|_| !self.brief) {
                     let row = display::row(started, epoch, &self.pace);
                     self.line(&row);
@@ -77,13 +100,24 @@ impl Progress {
         let seconds_left = (time - since) / done as f64 * left as f64;
 
         if self.live {
+            let steps = started.steps;
+            if !self.brief {
+                self.curves.step(step);
+                if self.drawn.is_none_or(|at| at.elapsed() >= REDRAW_CURVES) {
+                    let (rows, columns) = console::Term::stderr().size();
+                    let drawing = self.curves.draw(steps, columns, rows);
+                    *self.drawing.lock().unwrap_or_else(PoisonError::into_inner) = drawing;
+                    self.drawn = Some(Instant::now());
+                }
+            }
             let before = step.epoch.saturating_sub(1) * started.steps_per_epoch;
             let before = before.saturating_add_signed(started.steps_ahead);
             let length = started.steps_per_epoch.min(started.steps.saturating_sub(before));
             let within = step.step.saturating_sub(before);
             let last = within == length;
-            let (bar, drawn) =
-                self.bar.get_or_insert_with(|| (bar(started, step.epoch, length), None));
+            let (bar, drawn) = self
+                .bar
+                .get_or_insert_with(|| (bar(started, step.epoch, length, &self.drawing), None));
             if last || drawn.is_none_or(|at| at.elapsed() >= REDRAW) {
                 *drawn = Some(Instant::now());
                 bar.set_message(match last {
@@ -121,9 +155,15 @@ impl Drop for Progress {
     }
 }
 
-fn bar(started: &Started, epoch: u64, length: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix} {wide_bar:.cyan/dim} {msg}")
+fn bar(started: &Started, epoch: u64, length: u64, curves: &Arc<Mutex<String>>) -> ProgressBar {
+    let curves = Arc::clone(curves);
+    let style = ProgressStyle::with_template("{curves}{prefix} {wide_bar:.cyan/dim} {msg}")
         .expect("invariant: the template is valid")
-        .progress_chars("━╸─");
+        .progress_chars("━╸─")
+        .with_key("curves", move |_: &ProgressState, line: &mut dyn Write| {
+            let drawing = curves.lock().unwrap_or_else(PoisonError::into_inner);
+            // A String takes everything.
+            let _ = line.write_str(&drawing);
+        });
     ProgressBar::new(length).with_style(style).with_prefix(display::epoch_of(started, epoch))
 }

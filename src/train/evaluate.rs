@@ -9,6 +9,7 @@ use crate::train::session;
 use crate::train::worker::Worker;
 use anyhow::{Context, Result};
 use gradwire_datasets::{Batch, Data, Dataset, Shape, Shard};
+use gradwire_models::kernels;
 use rayon::ThreadPoolBuilder;
 use std::f64::consts::LN_2;
 use std::fs;
@@ -67,7 +68,8 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// What `work` makes of a saved model, on all cores. It reads samples of this shape and so many classes.
+/// What `work` makes of a saved model, on all cores, in the precision that it was trained in. It reads samples of this shape
+/// and so many classes.
 pub(super) fn with_model<T: Send>(
     saved: &Saved,
     samples: (Shape, usize),
@@ -81,7 +83,9 @@ pub(super) fn with_model<T: Send>(
         checkpoint::load(saved, &replica.store)?;
         work(&replica)
     };
-    ThreadPoolBuilder::new().num_threads(machine::cores()).build()?.install(load)
+    let kernels = recipe.kernels()?;
+    let pool = ThreadPoolBuilder::new().num_threads(machine::cores()).build()?;
+    pool.install(|| kernels::with(kernels, load))
 }
 
 /// The score of one rank's share of `data`; calls `beat` after each batch.

@@ -183,8 +183,8 @@ impl Resume {
         if was != is {
             messages.push(format!(
                 "the run was begun with the kernels {was}, which round differently from {is}: it \
-                 goes on, but not bit for bit as it would have; GRADWIRE_KERNELS={was} chooses \
-                 them, where the processor has them"
+                 goes on, but not bit for bit as it would have; `precision` and \
+                 GRADWIRE_KERNELS choose them, where the processor has them"
             ));
         }
         messages.extend(resharded.map(Into::into));

@@ -53,7 +53,9 @@ pub(crate) fn here() -> Result<Vec<Fact>> {
         (
             "bf16",
             match active()?.in_precision(Precision::Bf16) {
-                Ok(kernels) => format!("{kernels} (precision = \"bf16\")"),
+                Ok(kernels) => format!(
+                    "{kernels} (precision = \"bf16\"; bf16-emulated is the same in plain Rust)"
+                ),
                 Err(error) => format!("refused: {error}"),
             },
         ),

@@ -228,8 +228,6 @@ mod tests {
     use super::*;
     use crate::simd::machines;
 
-    proptest! {}
-
     /// One element at a time.
     fn simple<const INTERVALS: usize>(rule: RoundingRule<'_, INTERVALS>, value: f32, i: u32) -> u8 {
         let scale = if rule.scale == 0.0 { 1.0 } else { rule.scale };

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::levels::{bits_gauge, take_scales};
+use super::moments::magnitude_sum;
 use super::{Compressor, Encoded};
 use crate::simd::{run_wide, wide};
 use crate::wire::Read;
@@ -114,17 +115,7 @@ pub(crate) fn means(values: &[f32]) -> [f32; 2] {
 
 /// The mean magnitude of all elements; 0 of none. Added up in f64.
 fn mean(values: &[f32]) -> f32 {
-    let mut lanes = [0f64; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    wide!({
-        for chunk in chunks {
-            for (lane, value) in lanes.iter_mut().zip(chunk) {
-                *lane += f64::from(value.abs());
-            }
-        }
-    });
-    let rest = rest.iter().map(|value| f64::from(value.abs()));
-    ((lanes.into_iter().sum::<f64>() + rest.sum::<f64>()) / values.len().max(1) as f64) as f32
+    (magnitude_sum(values) / values.len().max(1) as f64) as f32
 }
 
 /// What a sign stands for.

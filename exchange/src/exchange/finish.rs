@@ -100,7 +100,7 @@ impl Exchange {
     }
 
     /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
-    /// Gauges are of messages: steps of a compresses-up have none.
+    /// Gauges are of messages: steps of a warm-up have none.
     fn commit(
         &mut self,
         context: StepContext,

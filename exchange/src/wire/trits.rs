@@ -79,8 +79,6 @@ fn unpack(power: u16, packed: &[u8], digits: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn unpacked(bytes: &[u8], count: usize) -> Read<Vec<u8>> {
@@ -92,8 +90,6 @@ mod tests {
         })?;
         Ok(digits)
     }
-
-    proptest! {}
 
     #[test]
     fn every_byte_is_its_five_digits_in_base_three() {

@@ -92,7 +92,7 @@ impl Element for f32 {
     }
     #[inline]
     fn run<K: Kernel>(isa: Isa, kernel: K) {
-        isa.run(kernel)
+        isa.run(kernel);
     }
     fn as_f32(xs: &[Self]) -> Option<&[f32]> {
         Some(xs)
@@ -130,7 +130,7 @@ impl Element for Rounded {
     }
     #[inline]
     fn run<K: Kernel>(isa: Isa, kernel: K) {
-        isa.bf16().expect("invariant: maps are rounded where products are").run(kernel)
+        isa.bf16().expect("invariant: maps are rounded where products are").run(kernel);
     }
     fn as_f32(_: &[Self]) -> Option<&[f32]> {
         None

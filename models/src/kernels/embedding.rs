@@ -67,7 +67,11 @@ impl Operation<2> for LookUp {
             return Ok((rows, (batch, length, dim).into()));
         }
         let mut means = vec![0.0; batch * dim];
-        self.isa.run(Means { table, dim, ids, length, means: &mut means });
+        let texts = ids.chunks_exact(length).map(|text| {
+            let tokens = text.iter().filter(|&&id| id != PAD).map(|&id| id as usize);
+            (tokens, token_weight(text))
+        });
+        self.isa.run(Means { rows: table, dim, texts, means: &mut means });
         Ok((means, (batch, dim).into()))
     }
 
@@ -109,33 +113,23 @@ fn token_weight(text: &[u32]) -> f32 {
     }
 }
 
-/// Means over zeros: the sums of each text's token rows, then the division.
-struct Means<'a> {
-    table: &'a [f32],
-    dim: usize,
-    ids: &'a [u32],
-    length: usize,
-    means: &'a mut [f32],
+/// Means over zeros: the sums of the rows of each text, whose numbers `texts` says, then the multiplication by its weight.
+pub(super) struct Means<'a, T> {
+    pub rows: &'a [f32],
+    pub dim: usize,
+    pub texts: T,
+    pub means: &'a mut [f32],
 }
 
-impl Kernel for Means<'_> {
+impl<N: Iterator<Item = usize>, T: Iterator<Item = (N, f32)>> Kernel for Means<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        if self.dim == 0 || self.length == 0 {
-            return;
-        }
-        let texts = self.ids.chunks_exact(self.length);
-        for (text, mean) in texts.zip(self.means.chunks_exact_mut(self.dim)) {
-            for &id in text.iter().filter(|&&id| id != PAD) {
-                let row = &self.table[id as usize * self.dim..][..self.dim];
-                for (sum, x) in mean.iter_mut().zip(row) {
-                    *sum += x;
-                }
+        for ((numbers, weight), mean) in self.texts.zip(self.means.chunks_exact_mut(self.dim)) {
+            for number in numbers {
+                let row = &self.rows[number * self.dim..][..self.dim];
+                mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
             }
-            let weight = token_weight(text);
-            for sum in mean {
-                *sum *= weight;
-            }
+            mean.iter_mut().for_each(|sum| *sum *= weight);
         }
     }
 }

@@ -187,11 +187,11 @@ impl Kernel for AdamW<'_> {
     }
 }
 
-/// The instruction set to update with. Any gives the same bits, so where the choice is not among
-/// our kernels the best will do.
+/// The instruction set to update with, in f32 whatever products are in. Where the choice is not among our kernels the
+/// best will do.
 fn isa() -> Isa {
     match active() {
-        Ok(Kernels::Native(native)) => native.isa,
+        Ok(Kernels::Native(native)) => native.isa.in_f32(),
         _ => Isa::best(),
     }
 }

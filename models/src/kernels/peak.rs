@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::gemm::{Gemm, Left, Right, Target, panel};
-use super::simd::Isa;
+use super::gemm::{Gemm, Left, Right, Target, Words, panel};
+use super::simd::{Bf16, Isa};
 
 /// Rows, columns and inner dimension of the product: 2.3 MB per matrix, as `sgemm` is usually measured.
 const SIZE: usize = 768;
@@ -21,6 +21,15 @@ pub fn sgemm_gflops(budget: Duration) -> f64 {
     let half = budget / 2;
     best(half, || by_crate(&a, &b, black_box(&mut c)))
         .max(best(half, || by_kernel(&a, &b, black_box(&mut c))))
+}
+
+/// The same of products of bf16 by the CPU's own instruction, if it has one, with sums in f32.
+pub fn bf16_gflops(budget: Duration) -> Option<f64> {
+    let bf16 = Bf16::of_cpu()?;
+    let words = vec![1.0; SIZE * SIZE];
+    let mut c = vec![0.0; SIZE * SIZE];
+    // Each word is two values.
+    Some(2.0 * best(budget, || bf16.run(Words(product(&words, &words, black_box(&mut c))))))
 }
 
 fn best(budget: Duration, mut product: impl FnMut()) -> f64 {
@@ -69,13 +78,12 @@ fn by_crate(a: &[f32], b: &[f32], c: &mut [f32]) {
 fn by_kernel(a: &[f32], b: &[f32], c: &mut [f32]) {
     let isa = Isa::best();
     debug_assert_eq!(SIZE % panel(isa.lanes()), 0);
-    isa.run(Gemm {
-        sizes: [SIZE; 3],
-        a: (a, Left::Rows(SIZE)),
-        b: (b, Right::Panels),
-        c: (Target::Write(c), SIZE),
-        bias: &[],
-    });
+    isa.run(product(a, b, c));
+}
+
+fn product<'a>(a: &'a [f32], b: &'a [f32], c: &'a mut [f32]) -> Gemm<'a> {
+    let (a, b) = ((a, Left::Rows(SIZE)), (b, Right::Panels));
+    Gemm { sizes: [SIZE; 3], a, b, c: (Target::Write(c), SIZE), bias: &[] }
 }
 
 #[cfg(test)]

@@ -99,6 +99,11 @@ impl Isa {
         Self { set, bf16: Some(bf16) }
     }
 
+    /// The same set with products in f32.
+    pub(crate) fn in_f32(self) -> Self {
+        Self { bf16: None, ..self }
+    }
+
     /// What multiplies bf16, unless products are in f32.
     pub fn bf16(self) -> Option<Bf16> {
         self.bf16

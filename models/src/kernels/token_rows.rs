@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use super::embedding::{Gather, Gathered, inside, table_gradient};
+use super::embedding::{Gather, Gathered, Means, inside, table_gradient};
 use super::handover::gradient;
 use super::operand::{Operand, borrow};
 use super::profile::{Kind, timed};
@@ -108,9 +108,9 @@ impl Operation<1> for TextMean {
     fn forward(&self, [xs]: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
         let (_, dim) = xs.shape().dims2()?;
         let mut means = vec![0.0; self.packing.batch() * dim];
-        let (xs, packing) = (xs.values()?, &self.packing);
-        self.isa.run(Means { packing, xs, dim, means: &mut means });
-        Ok((means, (packing.batch(), dim).into()))
+        let (rows, texts) = (xs.values()?, self.packing.texts());
+        self.isa.run(Means { rows, dim, texts, means: &mut means });
+        Ok((means, (self.packing.batch(), dim).into()))
     }
 
     fn backward(&self, [xs]: [&Tensor; 1], _: &Tensor, upstream: &Tensor) -> Gradients<1> {
@@ -123,28 +123,6 @@ impl Operation<1> for TextMean {
             }
             Ok([Some(Tensor::from_vec(dxs, xs.shape(), xs.device())?)])
         })
-    }
-}
-
-/// Means over zeros: the sums of each text's rows, then the division.
-struct Means<'a> {
-    packing: &'a Packing,
-    xs: &'a [f32],
-    dim: usize,
-    means: &'a mut [f32],
-}
-
-impl Kernel for Means<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        let texts = self.packing.texts().zip(self.means.chunks_exact_mut(self.dim));
-        for ((rows, weight), mean) in texts {
-            let rows = &self.xs[rows.start * self.dim..rows.end * self.dim];
-            for row in rows.chunks_exact(self.dim) {
-                mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-            }
-            mean.iter_mut().for_each(|sum| *sum *= weight);
-        }
     }
 }
 

@@ -61,7 +61,7 @@ pub struct TrainingSpeed {
     /// Effective GFLOP/s over all ranks and the whole step: what [`profile`] counts. Absent on kernels that are not
     /// ours.
     pub gflops: Option<f64>,
-    /// GFLOP/s of a large matrix product on one core, times the cores that compute.
+    /// GFLOP/s of a large matrix product on one core, in bf16 if the model's are, times the cores that compute.
     pub peak_gflops: f64,
     /// The share of the peak that the whole step reached; 1 is all of it.
     pub share_of_peak: Option<f64>,
@@ -102,7 +102,12 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     })?;
     let memory_mb = machine::peak_memory();
     let cores = (recipe.workers * threads).min(machine::cores());
-    let peak_gflops = peak::sgemm_gflops(PEAK_BUDGET) * cores as f64;
+    let of_core = match recipe.precision {
+        Precision::Bf16 => peak::bf16_gflops(PEAK_BUDGET),
+        _ => None,
+    };
+    let of_core = of_core.unwrap_or_else(|| peak::sgemm_gflops(PEAK_BUDGET));
+    let peak_gflops = of_core * cores as f64;
     let slowest = |ranks: &Vec<RankStep>| ranks.iter().map(|r| r.seconds).fold(0.0, f64::max);
     let step_ms = 1e3 * median(taken.values().map(slowest)).unwrap_or(f64::NAN);
     let mean_ms = |seconds: &dyn Fn(&RankStep) -> f64| {

@@ -131,28 +131,6 @@ fn take<'a>(rest: &mut &'a mut [f32], rows: usize, width: usize) -> &'a mut [f32
     rest.split_off_mut(..rows * width).expect("invariant: as many rows as all groups have")
 }
 
-/// A group's way forward.
-struct Forward<'a> {
-    group: TextGroup<'a>,
-    norm: &'a mut [f32],
-    taken: &'a mut [f32],
-    kept: &'a mut [f32],
-    given: &'a mut [f32],
-    ys: &'a mut [f32],
-}
-
-/// A group's way back.
-struct Back<'a> {
-    group: TextGroup<'a>,
-    /// The normalised rows, which the first projection's weight needs.
-    normal: &'a mut [f32],
-    /// The gradient of what the middle takes, which it needs too.
-    dtaken: &'a mut [f32],
-    dxs: &'a mut [f32],
-    /// The group's part of the gradients of everything but the weights of the projections.
-    sums: &'a mut [f32],
-}
-
 impl<M: Middle> Operation<2> for Block<M> {
     const NAME: &'static str = M::NAME;
 
@@ -178,16 +156,11 @@ impl<M: Middle> Operation<2> for Block<M> {
         let mut rest = &mut *ys;
         let jobs = groups(self.packing.starts()).into_iter().map(|group| {
             let rows = group.rows().len();
-            Forward {
-                group,
-                norm: take(&mut norm, rows, KEPT),
-                taken: take(&mut taken, rows, takes),
-                kept: take(&mut kept, rows, keeps),
-                given: take(&mut given, rows, gives),
-                ys: take(&mut rest, rows, dim),
-            }
+            let (norm, taken) = (take(&mut norm, rows, KEPT), take(&mut taken, rows, takes));
+            let (kept, given) = (take(&mut kept, rows, keeps), take(&mut given, rows, gives));
+            (group, norm, taken, kept, given, take(&mut rest, rows, dim))
         });
-        parallel::each(jobs.collect(), |Forward { group, norm, taken, kept, given, ys }| {
+        parallel::each(jobs.collect(), |(group, norm, taken, kept, given, ys)| {
             let xs = span(xs, group.rows(), dim);
             let mut normal = Scratch::new(xs.len());
             self.isa.run(Normalise { xs, gamma, beta, kept: norm, ys: &mut normal });
@@ -234,9 +207,11 @@ impl<M: Middle> Block<M> {
         let saved = self.saved.get();
         let first = Panels::new(self.isa, first, dim);
         let second = Panels::new(self.isa, second, gives);
+        // The normalised rows, and the gradient of what the middle takes: the first projection's weight needs both.
         let (mut normal, mut dtaken) = (Scratch::new(rows * dim), Scratch::new(rows * takes));
         let groups = groups(self.packing.starts());
         let width = 3 * dim + takes;
+        // Each group's part of the gradients of everything but the weights of the projections.
         let mut sums = Scratch::zeroed(groups.len() * width);
         {
             let (mut normal, mut dtaken, mut dxs) = (&mut *normal, &mut *dtaken, dxs);
@@ -244,9 +219,9 @@ impl<M: Middle> Block<M> {
                 let rows = group.rows().len();
                 let (normal, dtaken) =
                     (take(&mut normal, rows, dim), take(&mut dtaken, rows, takes));
-                Back { group, normal, dtaken, dxs: take(&mut dxs, rows, dim), sums }
+                (group, normal, dtaken, take(&mut dxs, rows, dim), sums)
             });
-            parallel::each(jobs.collect(), |Back { group, normal, dtaken, dxs, sums }| {
+            parallel::each(jobs.collect(), |(group, normal, dtaken, dxs, sums)| {
                 let rows = group.rows();
                 let (xs, dys) = (span(xs, rows.clone(), dim), span(dys, rows.clone(), dim));
                 let (dgamma, sums) = sums.split_at_mut(dim);

@@ -119,6 +119,19 @@ mod tests {
         xs
     }
 
+    /// Whatever the products of the model are in.
+    #[test]
+    fn in_bf16_it_stays_in_f32() {
+        for isa in Isa::with_bf16() {
+            let [rounded, plain] = [isa, isa.in_f32()].map(|isa| {
+                let mut matrix = noise(24 * 40);
+                with(Kernels::native(isa, false), || orthogonalize(&mut matrix, 24, 5));
+                matrix
+            });
+            assert_eq!(rounded, plain);
+        }
+    }
+
     #[test]
     fn iterations_are_those_of_the_definition() {
         for kernels in Kernels::available() {

@@ -10,7 +10,7 @@ pub(super) struct Portable;
 /// Runs `kernel` on plain Rust.
 #[inline(never)]
 pub(super) fn run<K: Kernel>(kernel: K) {
-    kernel.run(Portable)
+    kernel.run(Portable);
 }
 
 const LANES: usize = 8;
@@ -48,7 +48,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn apart<K: Kernel>(self, kernel: K) {
-        run(kernel)
+        run(kernel);
     }
     operations! {
         fn splat(x: f32) -> V = [x; LANES];

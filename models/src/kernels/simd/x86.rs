@@ -27,7 +27,7 @@ pub(super) struct Avx512Bf16(());
 #[target_feature(enable = "avx2,fma")]
 #[inline(never)]
 pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
-    kernel.run(Avx2(()))
+    kernel.run(Avx2(()));
 }
 
 /// Runs `kernel` compiled for AVX-512 F.
@@ -37,7 +37,7 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
 #[target_feature(enable = "avx512f,avx2,fma")]
 #[inline(never)]
 pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
-    kernel.run(Avx512(()))
+    kernel.run(Avx512(()));
 }
 
 /// Runs `kernel` compiled for AVX-512 F, BW, VL and BF16.
@@ -47,7 +47,7 @@ pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma")]
 #[inline(never)]
 pub(super) unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) {
-    kernel.run(Avx512Bf16(()))
+    kernel.run(Avx512Bf16(()));
 }
 
 /// `n` lanes switched on, as AVX2's masked moves read them.
