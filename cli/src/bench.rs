@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use gradwire::machine;
 use gradwire::recipe::{self, Source};
 use gradwire::record::Phases;
+use gradwire_models::kernels::Precision;
 use gradwire_models::kernels::profile::Kind;
 use gradwire_study::bench::training::{self, TrainingSpeed};
 use std::process::ExitCode;
@@ -120,7 +121,7 @@ fn show(measured: &TrainingSpeed, json: bool) -> Result<()> {
     let peak = measured.peak_gflops;
     if let (Some(gflops), Some(share)) = (measured.gflops, measured.share_of_peak) {
         let share = 100.0 * share;
-        let products = if measured.precision.to_string() == "bf16" {
+        let products = if measured.precision == Precision::Bf16 {
             "products of bf16 reach"
         } else {
             "sgemm reaches"

@@ -316,8 +316,8 @@ fn parquet(file: &Path, test: Option<&Path>) -> Result<Found> {
     Ok(Found { config: Config::Pictures(table), line })
 }
 
-/// A table whose first rows these are. Its columns' names are before them if `named`; else if one of them is a name that is
-/// known, and where none is, the table decides as it does for every one whose columns are given by number.
+/// A table whose first rows these are. With `has_names` the first of them names the columns; else it does so if a name that is
+/// known is in it, and if none is, columns are given by number and reading the table decides.
 fn guessed(
     file: &Path,
     test: Option<&Path>,
@@ -391,7 +391,7 @@ fn guessed(
     let texts: Vec<String> = text.iter().map(|&place| called(column(place))).collect();
     let line = format!(
         "a table{}: {} (text: {}; label: {})",
-        if header { "" } else { " without names of columns that are known" },
+        if header { "" } else { ", columns by number" },
         table.read(&Selection::default())?.line(),
         named(&texts),
         called(column(label))

@@ -67,7 +67,7 @@ fn a_path_tells_what_it_is() {
             },
             "table",
             &[
-                "a table without names of columns that are known: 40 texts in 3 classes; 20 for testing (text: column 2, column 3; label: column 1)",
+                "a table, columns by number: 40 texts in 3 classes; 20 for testing (text: column 2, column 3; label: column 1)",
             ],
         ),
         // A label that occurs once, in the first row: no header.
