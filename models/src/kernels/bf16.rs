@@ -79,7 +79,7 @@ pub(super) fn narrow<E: Element>(isa: Isa, to: Target<E>, write: impl FnOnce(Tar
     write(if add { Target::Add(to) } else { Target::Write(to) });
 }
 
-/// Takes values to where they go.
+/// Takes values to where they go. The simple form: `to[i] = from[i]`, or `+=`, rounded if `to` is.
 pub(super) struct Take<'a, A, B> {
     pub from: &'a [A],
     pub to: Target<'a, B>,
@@ -111,7 +111,8 @@ pub(super) fn neighbours(
     words
 }
 
-/// Writes rows of `width` values as words of neighbours, rows of these `to_apart` apart.
+/// Writes rows of `width` values as words of neighbours, rows of these `to_apart` apart. The simple form: `to[row, k] =
+/// [from[row, 2k], from[row, 2k + 1]]`, both rounded; two vectors are one of words by one instruction.
 pub(super) struct Neighbours<'a, E> {
     pub rows: usize,
     pub width: usize,
@@ -173,7 +174,8 @@ impl Blocks {
     }
 }
 
-/// Writes words of rows `2i` and `2i + 1`, in blocks of columns; a row behind the last one is zero.
+/// Writes words of rows `2i` and `2i + 1`, in blocks of columns; a row behind the last one is zero. The simple form:
+/// `to[k, c] = [from[2k, c], from[2k + 1, c]]`, both rounded.
 pub(super) struct Across<'a> {
     pub rows: usize,
     pub columns: usize,

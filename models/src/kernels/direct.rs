@@ -15,7 +15,8 @@ use super::values::Window;
 /// Elements of gathered windows in one chunk.
 const CHUNK: usize = 96 << 10;
 
-/// See [`conv::forward`](super::conv::forward).
+/// See [`conv::forward`](super::conv::forward). The simple form: `ys[p, o] = Σ xs[s·p + t, i] · w[o, i, t]` over the inputs
+/// i and the taps t of the window at pixel p, for a stride of s; here windows are rows of a matrix product.
 pub(super) fn forward<E: Element>(isa: Isa, sizes: &Sizes, xs: &[E], weight: &[f32], ys: &mut [E]) {
     let (kh, kw) = sizes.kernel;
     let depth = kh * kw * sizes.inputs;
@@ -34,7 +35,8 @@ pub(super) fn forward<E: Element>(isa: Isa, sizes: &Sizes, xs: &[E], weight: &[f
     });
 }
 
-/// See [`conv::weight_gradient`](super::conv::weight_gradient).
+/// See [`conv::weight_gradient`](super::conv::weight_gradient). The simple form:
+/// `dw[o, i, t] = Σ dy[p, o] · xs[s·p + t, i]` over all pixels p; here chunks of them are the inner dimension of a product.
 pub(super) fn weight_gradient<E: Element>(
     isa: Isa,
     sizes: &Sizes,
@@ -70,7 +72,8 @@ pub(super) fn weight_gradient<E: Element>(
     }
 }
 
-/// See [`conv::input_gradient`](super::conv::input_gradient).
+/// See [`conv::input_gradient`](super::conv::input_gradient). The simple form: `dx[s·p + t, i] += Σ dy[p, o] · w[o, i, t]`
+/// over the outputs o, for each pixel p and tap t.
 ///
 /// The gradient of the windows of one row of the result at a time, of which each pixel adds up its places.
 pub(super) fn input_gradient<E: Element>(

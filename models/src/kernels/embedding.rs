@@ -114,6 +114,7 @@ fn token_weight(text: &[u32]) -> f32 {
 }
 
 /// Means over zeros: the sums of the rows of each text, whose numbers `texts` says, then the multiplication by its weight.
+/// These loops are the simple form: compiled for an instruction set, they are vectors.
 pub(super) struct Means<'a, T> {
     pub rows: &'a [f32],
     pub dim: usize,
@@ -137,7 +138,8 @@ impl<N: Iterator<Item = usize>, T: Iterator<Item = (N, f32)>> Kernel for Means<'
 /// Ids, ascending, and a row for each.
 pub(super) type Gathered = (Vec<u32>, Vec<f32>);
 
-/// Gathers the gradient of every token into one row per id.
+/// Gathers the gradient of every token into one row per id. The simple form: `dtable[ids[t]] += weight · upstream[t]` for
+/// one token t after another, over zeros for the whole table. Here no memory is touched but that of the rows that are used.
 ///
 /// The tokens of an id are added in the order of the batch, so the sums do not depend on how the
 /// sort works.

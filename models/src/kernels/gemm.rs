@@ -300,7 +300,9 @@ impl<S: Simd> Strip<S> {
         }
     }
 
-    /// Computes `M` rows from `row` on and returns `M`.
+    /// Computes `M` rows from `row` on and returns `M`. The simple form:
+    /// `for k { for i { for j { c[i, j] += a[i, k] · b[k, j] } } }`. Here all of `c` that the tile has stays in registers
+    /// for the whole depth, and a vector of `b` serves `M` rows.
     ///
     /// # Safety
     /// As [`Strip::columns`], for `M` rows and `V` vectors of columns; of transposed blocks, rows of one block.
@@ -396,6 +398,7 @@ impl<S: Simd> Strip<S> {
     }
 
     /// Adds the products of `M` scalars, `apart` from `a` on, and `V` vectors at `b`; returns where the next vectors are.
+    /// Of words, `a · b` is `a[1] · b[1] + a[0] · b[0]`: see [`Simd::dot`].
     ///
     /// # Safety
     /// All these may be read.

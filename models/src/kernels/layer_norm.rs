@@ -97,7 +97,8 @@ pub(super) fn sum<S: Simd, const N: usize>(
     s.sum(sums) + left
 }
 
-/// The rows of `xs` normalised, and what they [keep](KEPT).
+/// The rows of `xs` normalised, and what they [keep](KEPT). The simple form:
+/// `y = (x - mean) / √(variance + ε) · gamma + beta`.
 pub(super) struct Normalise<'a> {
     pub xs: &'a [f32],
     pub gamma: &'a [f32],

@@ -1,4 +1,4 @@
-//! Convolutions of 3×3 with padding 1 and stride 1 in isa, as products over windows that are read where they lie.
+//! Convolutions of 3×3 with padding 1 and stride 1 in bf16, as products over windows that are read where they lie.
 //!
 //! The images of a chunk are laid out as words of two channels, with the padding around them. Then a window is three
 //! stretches of words, and those of the pixels beside each other start as far apart as the pixels: nothing is gathered.
@@ -49,6 +49,10 @@ pub(super) fn input_gradient<E: Element>(
 
 /// The convolution of images of `sizes`, whose chunks `look` sees while they are in the cache. `reversed` says that the
 /// weight is `[inputs, outputs, 3, 3]` and its taps count backwards.
+///
+/// The simple form: `y[r, c, o] = Σ x[r + i - 1, c + j - 1, k] · w[o, k, i, j]` over the rows i and columns j of a window
+/// and the inputs k, for one pixel and output after another. Here a line of the result and a panel of outputs are one
+/// product.
 fn pass<M: Send, E: Element>(
     isa: Isa,
     sizes: &Sizes,
@@ -122,7 +126,9 @@ fn pass<M: Send, E: Element>(
     chunks.into_iter().filter_map(|(.., seen)| seen).collect()
 }
 
-/// Lays the lines of an image out as words of two channels, with a pixel of zeros on either side and a line above and below.
+/// Lays the lines of an image out as words of two channels, with a pixel of zeros on either side and a line above and
+/// below. The simple form: `padded[1 + y, 1 + x, k] = [lines[y, x, 2k], lines[y, x, 2k + 1]]`; lines of pairs are one row
+/// of words.
 fn pad<E: Element>(isa: Isa, lines: &[E], [width, channels]: [usize; 2], padded: &mut [f32]) {
     let pixel = channels.div_ceil(2);
     let line = (width + TAPS - 1) * pixel;
@@ -140,7 +146,8 @@ fn pad<E: Element>(isa: Isa, lines: &[E], [width, channels]: [usize; 2], padded:
     }
 }
 
-/// The taps of some columns of a weight as one block of words of two rows: `[tap, row / 2, column]`.
+/// The taps of some columns of a weight as one block of words of two rows: `[tap, row / 2, column]`. The simple form:
+/// `to[tap, k, c] = [from[c, 2k, tap], from[c, 2k + 1, tap]]`; here nine taps of a vector of columns come at once.
 struct TapsToWords<'a> {
     from: &'a [f32],
     columns: usize,

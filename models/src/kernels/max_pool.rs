@@ -99,6 +99,8 @@ impl<E: Element> Kernel for Maxima<'_, E> {
 }
 
 impl<E: Element> Maxima<'_, E> {
+    /// The simple form, of each window and channel: `for p in 1..PIXELS { if x[p] > x[best] { best = p } }`.
+    ///
     /// A pixel takes the lead where it beats the best before it, and wins where none behind it takes the lead: masks of
     /// lanes, where the compiler makes of a number for each channel a loop of single elements.
     #[inline(always)]
@@ -207,6 +209,7 @@ impl<E: Element> Kernel for Gradient<'_, E> {
 }
 
 impl<E: Element> Gradient<'_, E> {
+    /// The simple form: `dx[pixel, c] = if winner[window, c] == pixel { dy[window, c] } else { 0 }`.
     #[inline(always)]
     fn gather<S: Simd, const SIDE: usize, const PIXELS: usize>(self, s: S) {
         let Self { sizes, dy, winners, pixels, dx } = self;

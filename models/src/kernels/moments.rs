@@ -5,7 +5,8 @@ use super::element::Element;
 use super::parallel::each;
 use super::simd::{Isa, Simd};
 
-/// What the mean and the variance of each channel of some pixels come from.
+/// What the mean and the variance of each channel of some pixels come from. The simple form takes two passes:
+/// `mean = Σ x / n`, and then `variance = Σ (x - mean)² / n`. One pass gives both sums here.
 ///
 /// Deviations are taken from one of the pixels, so that a mean far from zero costs no digits. As blocks of 128 are summed
 /// in f32, a pivot that lies `d` from the mean of the pixels summed with it makes their variance uncertain by up to

@@ -90,6 +90,7 @@ impl Kernel for Squares<'_> {
     }
 }
 
+/// The simple form: `Σ v²`. Sixteen sums side by side do not wait for each other.
 #[inline(always)]
 fn squares(values: &[f32]) -> f64 {
     let mut lanes = [0f32; 16];

@@ -1,8 +1,8 @@
 //! Convolutions over time of one or several widths, ReLU and the maximum over time as one
 //! operation.
 //!
-//! A window's value is the sum, over its words, of the product of the word and the filter's tap at
-//! its place:
+//! The simple form: a window's value is the sum, over its words, of the product of the word and the
+//! filter's tap at its place:
 //!
 //! ```text
 //! value[t, f] = Σ_k words[id[t + k]] · weight[f, :, k]
@@ -194,7 +194,8 @@ struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// Adds every filter's windows over the texts, in their order, to its zeros in `dparameters`.
+    /// Adds every filter's windows over the texts, in their order, to its zeros in `dparameters`. The simple form:
+    /// `dweight[f, d, k] += dy[b, f] · xs[b, peak[b, f] + k, d]`; here blocks of texts stay in the cache for all filters.
     fn parameter_gradient(&self, xs: &[f32], dparameters: &mut [f32]) {
         let Sizes { length, dim, columns, .. } = self.sizes;
         let (mut jobs, mut rest) = (Vec::new(), dparameters);
@@ -239,7 +240,8 @@ impl Backward<'_> {
         });
     }
 
-    /// `[B, L, D]`, text by text: each adds its filters at their windows.
+    /// `[B, L, D]`, text by text: each adds its filters at their windows. The simple form:
+    /// `dx[b, peak[b, f] + k, d] += dy[b, f] · weight[f, d, k]`.
     fn input_gradient(&self, parameters: &[f32]) -> Vec<f32> {
         let Sizes { batch, length, dim, .. } = self.sizes;
         // As the windows lie: [F, K, D].
@@ -300,7 +302,8 @@ impl Kernel for AddScaled<'_> {
     }
 }
 
-/// `sum += Σ factor · window`, in the windows' order, all of one length.
+/// `sum += Σ factor · window`, in the windows' order, all of one length. The simple form: `sum[i] += factor · window[i]`,
+/// one window after another; here the sum is loaded and stored once for `N`.
 #[inline(always)]
 fn add_scaled<S: Simd, const N: usize>(s: S, windows: [(f32, &[f32]); N], sum: &mut [f32]) {
     let factors = windows.map(|(factor, _)| s.splat(factor));

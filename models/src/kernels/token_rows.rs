@@ -79,7 +79,7 @@ impl Operation<2> for TokenRows {
     }
 }
 
-/// Adds each row up in that of its position.
+/// Adds each row up in that of its position. This loop is the simple form: compiled for an instruction set, it is vectors.
 struct Scatter<'a> {
     packing: &'a Packing,
     upstream: &'a [f32],

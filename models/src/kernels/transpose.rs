@@ -4,7 +4,7 @@
 use super::simd::{Kernel, Simd};
 
 /// Writes the transpose of a matrix: value `[row, column]`, which is `from[row * apart + column]`, goes to
-/// `to[column * to_apart + row]`.
+/// `to[column * to_apart + row]`. The simple form is the last loop, which takes what fills no vector.
 pub(super) struct Transpose<'a> {
     pub rows: usize,
     pub columns: usize,

@@ -168,6 +168,9 @@ impl Pass<'_> {
         firsts.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
     }
 
+    /// The simple form, of each tile t and output o: `Aᵀ [Σ_i (G w[o, i] Gᵀ) ⊙ (Bᵀ x[t, i] B)] A`. Here tiles and channels
+    /// are the rows and columns of one matrix product for each point, and its chunks stay in the cache.
+    ///
     /// Shows each chunk of the result to `look` as it is done, with its first row of tiles and what belongs to it of
     /// `seen`, which is returned. Without a target a chunk is nowhere else.
     fn run<I, W, O, T, E, const IN: usize, const POINTS: usize, const OUT: usize>(

@@ -1,4 +1,5 @@
-//! Scaled dot-product attention of each head within one text.
+//! Scaled dot-product attention of each head within one text. The simple form: `y = softmax(Q Kᵀ / √width) V`, and backward
+//! `dV = Wᵀ dy`, `dQ = dS K` and `dK = dSᵀ Q`, with the weights W and the gradient dS of the scores.
 //!
 //! The weights of a text, `[rows, rows]` for each head, are never kept: of each of their rows remain the largest score
 //! and one over the sum of exponentials, from which the backward pass computes the same weights again (Dao et al.,
@@ -213,7 +214,8 @@ impl Middle for Attention {
     }
 }
 
-/// Softmax of `scale` times the first `columns` of each row of scores, in their place. What lies behind these is used up.
+/// Softmax of `scale` times the first `columns` of each row of scores, in their place: `x[c] = e^(scale · x[c]) / Σ_c
+/// e^(scale · x[c])`, with the largest score taken off before. What lies behind these is used up.
 struct Softmax<'a> {
     columns: usize,
     /// A row's start to the next one's, a multiple of [`LANES`].

@@ -165,7 +165,8 @@ fn two(
     }
 }
 
-/// One step: gates and states from the sums of the projections.
+/// One step: gates and states from the sums of the projections. The simple form, of each row and hidden value:
+/// `i, f, o = σ(…); g = tanh(…); cell = f · held + i · g; hidden = o · tanh(cell)`. Gate by gate each loop is vectors.
 struct Gates<'a> {
     of: &'a Direction<'a>,
     first_row: usize,

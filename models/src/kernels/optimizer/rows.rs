@@ -114,6 +114,8 @@ impl Kernel for CatchUp<'_> {
     }
 }
 
+/// The simple form: of each row [`catch_up`](SgdRows::catch_up), then [`sgd`](super::sgd), then zeros for its gradient.
+/// Here a row is in the cache for all three.
 struct StepRows<'a> {
     rows: SgdRows<'a>,
     gradient: &'a mut [f32],

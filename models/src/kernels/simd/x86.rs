@@ -1,7 +1,8 @@
 //! AVX2 with FMA (8 lanes), AVX-512 F (16 lanes), and the latter with products of bf16.
 //!
-//! Operations are thin wrappers of intrinsics. The one SAFETY argument for all of them: a token is only made by
-//! the functions `run_…`, whose callers vouch for the instruction set, and stays inside the call.
+//! Operations are thin wrappers of intrinsics. The simple form of each, lane by lane, is in `portable.rs`, or where that
+//! has none the default in `lanes.rs`. The one SAFETY argument for all of them: a token is only made by the functions
+//! `run_…`, whose callers vouch for the instruction set, and stays inside the call.
 
 use std::arch::x86_64::*;
 use std::mem::transmute;

@@ -109,8 +109,8 @@ impl<'a> FilterGroup<'a> {
     }
 }
 
-/// For one text and each filter of a group: the greatest value of a window and the first window
-/// that has it; then bias and ReLU.
+/// For one text and each filter of a group: the greatest value of a window and the first window that has it; then bias and
+/// ReLU. The simple form: `value[t, f] = Σ_k products[text[t + k], k, f]`, and the maximum over t.
 pub(super) struct Peaks<'a> {
     /// Which words stand in the text.
     pub(super) text: &'a [u32],

@@ -1,8 +1,9 @@
 //! Minimal filtering in one dimension: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks"
 //! (CVPR 2016), after S. Winograd.
 //!
-//! `y = Aᵀ((G g) ⊙ (Bᵀ d))` are the outputs `y` of a filter with the three taps `g` on the inputs `d`. Transposing
-//! the whole gives the gradient of the taps from the same points: `dg = Gᵀ((A dy) ⊙ (Bᵀ d))`.
+//! The outputs `y` of a filter with the three taps `g` on the inputs `d` are `y = Aᵀ((G g) ⊙ (Bᵀ d))`. The simple form:
+//! `y[i] = Σ_j g[j] · d[i + j]`, twelve products for four outputs, where F(4, 3) has six. Transposing the whole gives the
+//! gradient of the taps from the same points: `dg = Gᵀ((A dy) ⊙ (Bᵀ d))`.
 //!
 //! A short tile, of three quarters of the outputs, takes the same points of the taps. Its products are [`short`], the
 //! others come last: only outputs (or their gradients) that it lacks depend on them, and only they on its last inputs.

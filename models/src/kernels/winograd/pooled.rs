@@ -1,5 +1,6 @@
-//! A convolution of stride 1 whose result is pooled chunk by chunk, while that is in the cache: the maps between are
-//! never in memory as a whole. Chunks begin at even rows, so that no window of 2×2 pixels lies in two.
+//! A convolution of stride 1 whose result is pooled chunk by chunk, while that is in the cache: the maps between are never
+//! in memory as a whole. The simple form: `max_pool(conv2d(xs, weight, 1, padding), 2)`. Chunks begin at even rows, so that
+//! no window of 2×2 pixels lies in two.
 
 use super::algorithm::unit;
 use super::tiles::Tiling;

@@ -29,7 +29,8 @@ pub(super) struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    /// Writes all of `dw`.
+    /// Writes all of `dw`. The simple form: `dw[o, i] = Gᵀ [Σ_t (A dy[t, o] Aᵀ) ⊙ (Bᵀ x[t, i] B)] G` over all tiles t. Here
+    /// the sum at each point is a matrix product over the tiles of a chunk, added to that of the chunks before.
     pub(super) fn run<I, O, W, E, const IN: usize, const POINTS: usize>(
         &self,
         taps: &[usize; POINTS],

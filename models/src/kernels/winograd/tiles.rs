@@ -500,7 +500,8 @@ impl<
     }
 }
 
-/// Stores words of the points of two tiles of one kind, or of two vectors of channels of one tile.
+/// Stores words of the points of two tiles of one kind, or of two vectors of channels of one tile. The simple form:
+/// `[low[c], high[c]]` for each channel, or `[low[2c], low[2c + 1]]` and then those of `high`, both rounded.
 ///
 /// # Safety
 /// `to` is a vector at the offset of each product that the kind has.
@@ -524,7 +525,9 @@ unsafe fn words<S: Simd, const TILES: usize, const POINTS: usize, const KIND: u8
 impl<M: Map<IN, POINTS>, E: Element, const IN: usize, const POINTS: usize>
     ToPoints<'_, M, E, IN, POINTS>
 {
-    /// Takes one vector of channels of one tile to the points.
+    /// Takes one vector of channels of one tile to the points. The simple form: `p = M d Mᵀ` of the tile's pixels `d`, zero
+    /// outside of its image, for each channel. Columns and then rows are mapped in registers, and what a kind of tiles
+    /// lacks is left out when this is compiled.
     ///
     /// # Safety
     /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;
@@ -642,7 +645,8 @@ impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize> Ker
 impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize>
     FromPoints<'_, M, E, POINTS, OUT>
 {
-    /// Takes one vector of channels of one tile from the points, and adds it if `add`.
+    /// Takes one vector of channels of one tile from the points, and adds it if `add`. The simple form: `y = M p Mᵀ` of the
+    /// points `p`, for each channel, as above.
     ///
     /// # Safety
     /// `KIND` is that of the tile, `PARTIAL` if there are less channels than lanes, `AHEAD` to ask for the tile below;

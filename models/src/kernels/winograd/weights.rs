@@ -18,9 +18,10 @@ pub(super) enum Side {
     Reversed,
 }
 
-/// Weights to points, `columns` columns from column `first` and `depth` rows from row `top`: matrix `i` starts at `i * stride` and lies in panels, as
-/// [`Right::Panels`](crate::kernels::gemm::Right::Panels) has it, its columns padded with zeros to whole vectors. With
-/// `WORDS` two rows are one row of words.
+/// Weights to points, `columns` columns from column `first` and `depth` rows from row `top`: matrix `i` starts at
+/// `i * stride` and lies in panels, as [`Right::Panels`](crate::kernels::gemm::Right::Panels) has it, its columns padded
+/// with zeros to whole vectors. With `WORDS` two rows are one row of words. The simple form: `G g Gᵀ` of the taps `g` of
+/// one weight after another; here a lane has each.
 pub(super) struct WeightToPoints<'a, M, const WORDS: bool> {
     pub map: PhantomData<M>,
     pub weight: &'a [f32],
@@ -110,7 +111,7 @@ impl<M: Map<3, TAPS>, const WORDS: bool> WeightToPoints<'_, M, WORDS> {
 }
 
 /// Points `[outputs, columns padded to whole vectors]` to the gradient of weights `[outputs, inputs, 3, 3]`, of `columns`
-/// inputs from input `first`.
+/// inputs from input `first`. The simple form: `Gᵀ p G` of one weight's points `p` after another.
 pub(super) struct PointsToWeight<'a, M> {
     pub map: PhantomData<M>,
     pub points: &'a [f32],
