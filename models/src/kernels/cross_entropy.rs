@@ -6,14 +6,9 @@ use super::operand::Operand;
 use super::profile::{Kind, timed};
 use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
 
-/// Mean over the batch of the cross-entropy of `logits [B, C]` against `targets [B]`: a scalar.
-///
-/// PyTorch's definition: `-Σ_c q_c log softmax(logits)_c` with `q = (1 - ε)·onehot + ε/C`. The
-/// largest logit of a row is subtracted before the exponential, so none overflows; NaN among the
-/// logits gives NaN.
-///
-/// # Errors
-/// A target that is no class, naming its position.
+/// See [`ops::cross_entropy`](crate::ops::cross_entropy). The simple form, of each row: `-Σ_c q_c log softmax(logits)_c`
+/// with `q = (1 - ε)·onehot + ε/C`. The largest logit of a row is subtracted before the exponential, so none overflows; NaN
+/// among the logits gives NaN. The error of a target that is no class names its position.
 pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let op = CrossEntropy { smoothing: smoothing as f32, gradient: Saved::nothing() };
     timed(Kind::Linear, 0, || apply(op, [logits, targets]))

@@ -10,19 +10,12 @@ use super::simd::{Isa, Kernel, Simd};
 use crate::PAD;
 use crate::kernels::custom_op::{Gradients, Operation, apply};
 
-/// Rows of `table [V, D]` for `ids u32 [B, L]`: `[B, L, D]`. Padding receives no gradient.
-///
-/// # Errors
-/// An id outside the table, naming its position.
+/// See [`ops::embedding`](crate::ops::embedding). The error of an id outside the table names its position.
 pub(crate) fn embedding(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<Tensor> {
     look_up(isa, ids, table, false)
 }
 
-/// Mean of the rows of each text's tokens, without its padding: `[B, D]`. A text of nothing but
-/// padding gives zeros.
-///
-/// # Errors
-/// An id outside the table, naming its position.
+/// See [`ops::embedding_mean`](crate::ops::embedding_mean), and for errors [`embedding`].
 pub(crate) fn embedding_mean(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<Tensor> {
     look_up(isa, ids, table, true)
 }
@@ -89,9 +82,6 @@ impl Operation<2> for LookUp {
 
 /// What an operation returns to candle as the gradient of a table that is `rows` at `ids`, ascending, and 0 elsewhere:
 /// nothing if the rows could be [handed over](hand_over).
-///
-/// # Errors
-/// Those of candle.
 pub(super) fn table_gradient(table: &Tensor, (ids, rows): Gathered) -> Result<Option<Tensor>> {
     let (vocabulary, dim) = table.dims2()?;
     let gradient = RowGradient { table: table.id(), dim, ids, rows };

@@ -16,11 +16,7 @@ use attention::Attention;
 use block::{Parameters, block};
 use feed_forward::Activation;
 
-/// `xs + out_proj(attention(in_proj(norm(xs))))` for the packed rows `xs [rows, D]` of texts, each row attending to those
-/// of its text: `[rows, D]`.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
+/// See [`ops::self_attention`](crate::ops::self_attention): `xs + out_proj(attention(in_proj(norm(xs))))`.
 pub(crate) fn self_attention(
     isa: Isa,
     xs: &Tensor,
@@ -32,10 +28,7 @@ pub(crate) fn self_attention(
     block(isa, xs, packing, parameters(&of.norm, &of.in_proj, &of.out_proj)?, middle, kinds)
 }
 
-/// `xs + linear2(gelu(linear1(norm(xs))))` for packed rows `xs [rows, D]`: `[rows, D]`.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
+/// See [`ops::feed_forward`](crate::ops::feed_forward): `xs + linear2(gelu(linear1(norm(xs))))`.
 pub(crate) fn feed_forward(
     isa: Isa,
     xs: &Tensor,

@@ -194,9 +194,6 @@ fn swap(lent: &mut Option<Lent>) {
 
 /// What an operation returns to candle as the gradient of its operand `of`, all elements of which `write` writes:
 /// nothing if they were written where they are wanted, or could be handed over.
-///
-/// # Errors
-/// What `write` says.
 pub(super) fn gradient(
     of: &Tensor,
     write: impl FnOnce(&mut [f32]) -> Result<()>,
@@ -221,9 +218,6 @@ pub(super) fn gradient(
 }
 
 /// [`gradient`] of which all elements are there already, in `values`.
-///
-/// # Errors
-/// Those of candle.
 pub(super) fn copied_gradient(of: &Tensor, values: &[f32]) -> Result<Option<Tensor>> {
     gradient(of, |place| {
         place.copy_from_slice(values);
@@ -241,9 +235,6 @@ impl Parts {
     }
 
     /// The operand: the parameters' elements end to end.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub(super) fn operand(&self) -> Result<Tensor> {
         let flat = self.0.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
         Tensor::cat(&flat, 0)
@@ -278,9 +269,6 @@ pub(super) struct Linked<const N: usize>(Arc<[(Tensor, Mutex<Option<Tensor>>); N
 
 impl<const N: usize> Linked<N> {
     /// These parameters, brought into row-major order if they are not.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub(super) fn new(parts: [&Tensor; N]) -> Result<Self> {
         let mut parts = parts.map(|part| (part.clone(), Mutex::new(None)));
         for (part, _) in &mut parts {
@@ -290,9 +278,6 @@ impl<const N: usize> Linked<N> {
     }
 
     /// The operand that stands for them.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub(super) fn link(&self) -> Result<Tensor> {
         let first = Tensor::zeros((), DType::F32, &Device::Cpu)?;
         self.0.iter().enumerate().try_fold(first, |link, (at, (part, _))| {
@@ -310,9 +295,6 @@ impl<const N: usize> Linked<N> {
     }
 
     /// Gives the parameter of that number its [gradient].
-    ///
-    /// # Errors
-    /// What `write` says.
     pub(super) fn give(&self, at: usize, write: impl FnOnce(&mut [f32])) -> Result<()> {
         let (part, kept) = &self.0[at];
         let gradient = gradient(part, |to| {

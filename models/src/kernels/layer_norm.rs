@@ -20,10 +20,7 @@ pub(super) const KEPT: usize = 2;
 /// Rows that one job takes.
 const ROWS: usize = 128;
 
-/// Each row of `xs [rows, D]` minus its mean, over its deviation, times `gamma [D]`, plus `beta [D]`. No size is 0.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
+/// See [`ops::layer_norm`](crate::ops::layer_norm).
 pub(crate) fn layer_norm(isa: Isa, xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
     let op = LayerNorm { isa, kept: Saved::nothing() };
     timed(Kind::LayerNorm, 0, || apply(op, [xs, gamma, beta]))

@@ -10,10 +10,7 @@ use super::projection::{ColumnSums, Panels, weight_gradient};
 use super::simd::Isa;
 use crate::kernels::custom_op::{Gradients, Operation, apply};
 
-/// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`: `[B, O]`. No size is 0.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
+/// See [`ops::linear`](crate::ops::linear).
 pub(crate) fn linear(isa: Isa, xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     timed(Kind::Linear, xs.dim(0)? * weight.elem_count(), || {
         apply(Linear { isa }, [xs, weight, bias])

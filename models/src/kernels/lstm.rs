@@ -22,13 +22,7 @@ use crate::parameters::Lstm;
 use direction::{Direction, States};
 use time_steps::TimeSteps;
 
-/// Hidden states of both directions over `xs [B, L, D]`, averaged over each text's tokens in
-/// `ids u32 [B, L]`: `[B, 2H]`, forward direction first. No size but the texts' lengths is 0.
-///
-/// At padding both hidden and cell state are zero; a text of nothing but padding gives zeros.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
+/// See [`ops::bilstm`](crate::ops::bilstm). No size but the texts' lengths is 0.
 pub(crate) fn bilstm(
     isa: Isa,
     xs: &Tensor,

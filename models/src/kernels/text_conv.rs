@@ -25,17 +25,8 @@ use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
 use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
 
-/// `max_t relu(Σ_k xs[b, t + k] · weight[f, :, k] + bias[f])` for `xs [B, L, D]` and every pair of
-/// `weight [F, D, K]` and `bias [F]` in `filters`, side by side: `[B, ΣF]`. No size is 0, no
-/// width `K` exceeds `L`, and every `D` is that of `xs`.
-///
-/// `ids`, one for each row of `xs`, say which rows are equal: those of equal ids. Without them no two
-/// are taken to be.
-///
-/// The first position of a maximum receives its gradient. NaN in a text gives NaN.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
+/// See [`ops::convs1d_relu_max`](crate::ops::convs1d_relu_max). Without `ids` no two rows are taken to be equal. NaN in a
+/// text gives NaN.
 pub(crate) fn conv1d_relu_max(
     isa: Isa,
     xs: &Tensor,

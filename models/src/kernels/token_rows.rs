@@ -10,11 +10,7 @@ use super::simd::{Isa, Kernel, Simd};
 use crate::kernels::custom_op::{Gradients, Operation, apply};
 use crate::packing::Packing;
 
-/// For each packed row the sum of its token's row in `table [V, D]` and its position's in `positions [P, D]`, `P` at
-/// least the texts' length: `[rows, D]`. Padding receives no gradient of the table.
-///
-/// # Errors
-/// An id outside the table, naming its position, and operands that are not `f32` on the CPU.
+/// See [`ops::token_rows`](crate::ops::token_rows). The error of an id outside the table names its position.
 pub(crate) fn token_rows(
     isa: Isa,
     packing: &Packing,
@@ -25,10 +21,7 @@ pub(crate) fn token_rows(
     timed(Kind::Embedding, 0, || apply(op, [table, positions]))
 }
 
-/// Mean of each text's packed rows `xs [rows, D]`: `[B, D]`. A text without tokens gives zeros.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
+/// See [`ops::text_mean`](crate::ops::text_mean).
 pub(crate) fn text_mean(isa: Isa, xs: &Tensor, packing: &Packing) -> Result<Tensor> {
     let op = TextMean { isa, packing: packing.clone() };
     timed(Kind::LayerNorm, 0, || apply(op, [xs]))

@@ -47,9 +47,6 @@ pub(super) trait Middle: Send + Sync + 'static {
 pub(super) type Parameters = Linked<6>;
 
 /// `xs + second(middle(first(norm(xs))))` for packed rows `xs [rows, D]`; timed as the two `kinds`, forward and backward.
-///
-/// # Errors
-/// Operands that are not `f32` on the CPU.
 pub(super) fn block(
     isa: Isa,
     xs: &Tensor,

@@ -69,7 +69,8 @@ impl Words {
         Self { words, dim, rows }
     }
 
-    /// The product of every word with every tap of the group's filters: `[words, K, filters]`.
+    /// The product of every word with every tap of the group's filters: `[words, K, filters]`. The simple form:
+    /// `products[w, k, f] = Σ_d words[w, d] · weight[f, d, k]`; here a block of words is one matrix product.
     pub(super) fn products(&self, group: &FilterGroup<'_>) -> Scratch {
         let (dim, columns) = (self.dim, group.bank.width * group.filters.len());
         let mut products = Scratch::new(self.words.len() / dim * columns);
