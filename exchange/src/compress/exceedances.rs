@@ -63,7 +63,8 @@ impl Exceedances {
     }
 
     /// Gathers the elements of `values` that are above `threshold` (strictly), which is not
-    /// negative.
+    /// negative. The simple form: `if |values[i]| > threshold { push(i, |values[i]|) }`. Here a line
+    /// is compared at once, and only the bits that are set are gone through.
     pub(crate) fn gather(&mut self, values: &[f32], threshold: f32) {
         self.positions.clear();
         self.magnitudes.clear();

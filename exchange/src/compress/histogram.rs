@@ -26,7 +26,7 @@ pub(crate) fn bin(u: f64) -> usize {
     bin.min(EDGES - 2)
 }
 
-/// BinSums of w, w·u and w·u² over all bins below a point.
+/// Sums of w, w·u and w·u² over all bins below a point.
 pub(crate) type BinSums = [f64; 3];
 
 fn between(low: BinSums, high: BinSums) -> BinSums {

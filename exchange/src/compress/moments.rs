@@ -37,7 +37,8 @@ impl Moments {
     }
 }
 
-/// Adds up `term(value)` over lanes; the order is fixed.
+/// Adds up `term(value)` over lanes; the order is fixed. The simple form: `Σ term(value)`, in which each addition waits for
+/// the one before.
 #[inline(always)]
 fn sum(values: &[f32], term: impl Fn(f32) -> f64) -> f64 {
     let (lines, rest) = values.as_chunks::<LANES>();
@@ -107,7 +108,7 @@ pub(crate) fn tail<const SQUARES: bool>(values: &[f32], threshold: f32) -> Tail 
     tail
 }
 
-/// The same of fewer than 2³² values, in one pass.
+/// The same of fewer than 2³² values, in one pass. The simple form is that of `rest` below, with a branch for each value.
 #[inline(always)]
 fn tail_of_block<const SQUARES: bool>(block: &[f32], threshold: f32) -> Tail {
     let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);

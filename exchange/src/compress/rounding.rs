@@ -196,6 +196,9 @@ impl<const INTERVALS: usize> RoundingRule<'_, INTERVALS> {
         }
     }
 
+    /// The simple form, of each value: in how many intervals `value / scale > low + r · width`. All elements are compared
+    /// with one interval before the next, without a branch.
+    ///
     /// Inlined like its caller: a call would be compiled for the narrowest vectors, and take four
     /// times as long.
     #[inline(always)]

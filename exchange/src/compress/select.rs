@@ -57,7 +57,7 @@ impl Selector {
     }
 
     /// The bin of upper bits in which the k-th largest lies, the number of values in bins above
-    /// it, and in it.
+    /// it, and in it. The simple form counts `histogram[bin(value)] += 1`.
     fn find_bin(&mut self, values: &[f32], k: usize) -> (u32, usize, usize) {
         const TABLES: usize = 4;
         self.histogram.clear();

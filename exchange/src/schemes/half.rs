@@ -193,6 +193,7 @@ mod avx512 {
     /// Elements of a vector.
     const LANES: usize = 16;
 
+    /// The simple form is [`to_each`](super::to_each) by [`f16`](super::f16).
     pub(super) struct Round<'a> {
         pub(super) simd: pulp::x86::V4,
         pub(super) values: &'a [[f32; LANES]],
@@ -217,6 +218,7 @@ mod avx512 {
         }
     }
 
+    /// The simple form is [`add`](super::add) by [`from_f16`](super::from_f16).
     pub(super) struct Add<'a> {
         pub(super) simd: pulp::x86::V4,
         pub(super) words: &'a [[[u8; 2]; LANES]],

@@ -61,7 +61,8 @@ pub(crate) fn pack<const WIDTH: usize>(codes: &[u8], bytes: &mut [u8]) {
     });
 }
 
-/// Eight codes side by side: neighbours are joined, then pairs, then fours.
+/// Eight codes side by side: neighbours are joined, then pairs, then fours. The simple form:
+/// `Σ_i codes[i] << (WIDTH · i)`.
 #[inline(always)]
 fn gather<const WIDTH: usize>(codes: [u8; 8]) -> u64 {
     let word = u64::from_le_bytes(codes);

@@ -177,7 +177,7 @@ pub fn scale_checked(values: &mut [f32], scale: f32) -> bool {
     any == 0
 }
 
-/// The L2 norm, added up in f64.
+/// The L2 norm, added up in f64. The simple form: `√Σ v²`; sixteen sums do not wait for each other.
 pub fn norm(values: &[f32]) -> f64 {
     const LANES: usize = 16;
     let squares = |values: &[f32]| {

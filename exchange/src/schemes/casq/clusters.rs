@@ -11,7 +11,7 @@ pub(super) const MOST_CLUSTERS: usize = 16;
 #[derive(Debug, Clone, Default)]
 struct Side {
     sorted: Vec<f32>,
-    /// ClusterSums of the first 0, 1, 2, … of them.
+    /// Sums of the first 0, 1, 2, … of them.
     sums: Vec<f64>,
 }
 

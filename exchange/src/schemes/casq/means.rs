@@ -1,4 +1,4 @@
-//! TableMeans on the wire: what a message says of each element.
+//! Means on the wire: what a message says of each element.
 
 use super::clusters::MOST_CLUSTERS;
 use super::sketch::{Tables, blocks};

@@ -71,7 +71,7 @@ mod avx2 {
 }
 
 /// Puts the places of the bits that are set among the first `length` into `places`, ascending, and
-/// returns how many: those of a byte at a time, from a table.
+/// returns how many: those of a byte at a time, from a table. The simple form puts the place of one bit after another.
 #[inline(always)]
 pub(super) fn places_of(bits: &Bits, length: usize, places: &mut [u16; BLOCK + LANES]) -> usize {
     let mut count = 0;

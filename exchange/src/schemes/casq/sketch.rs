@@ -309,7 +309,7 @@ mod tests {
             }
         }
 
-        /// TableMeans are those of sums in order, as they go over the wire.
+        /// Means are those of sums in order, as they go over the wire.
         #[test]
         fn means_have_the_bits_of_sums_in_order(
             values in proptest::collection::vec(-9.0f32..9.0, 1..3000), wide: bool,

@@ -1,4 +1,4 @@
-//! ClusterSums of the values of each cluster, and of their squares.
+//! Sums of the values of each cluster, and of their squares.
 //!
 //! Neighbours often fall into the same cluster, and each sum waits for the one before: so the i-th
 //! value is added in lane i modulo eight, in order, and the lanes are added up at the end. The bits
@@ -40,8 +40,8 @@ impl<const CLUSTERS: usize> ClusterSums<CLUSTERS> {
     }
 }
 
-/// Does what [`ids::put`](super::ids::put) and then [`ClusterSums::add`] would do to the first of these values, where
-/// AVX-512 compares a value with every bound once for both, and returns to how many: a multiple of eight, if not 0.
+/// The simple form is [`ids::put`](super::ids::put) and then [`ClusterSums::add`] of these values. Here AVX-512 compares a
+/// value with every bound once for both; returns for how many of the first: a multiple of eight, 0 without AVX-512.
 pub(super) fn put_and_add<const BOUNDS: usize, const CLUSTERS: usize>(
     values: &[f32],
     bounds: &[f32; BOUNDS],

@@ -113,7 +113,8 @@ fn list(counts: impl Iterator<Item = bool>, places: &mut [u8; LONGEST]) -> usize
 /// Columns whose sums stay in registers: a tile's at the defaults.
 const LANES: usize = 64;
 
-/// Overwrites `sum` by the sum of the rows at these places, each times its factor.
+/// Overwrites `sum` by the sum of the rows at these places, each times its factor. The simple form:
+/// `sum[j] = Σ_p factors[p] · rows[p][j]`; here [`LANES`] columns of it stay in registers.
 #[inline(always)]
 fn combine(factors: &[f32], places: &[u8], rows: &[f32], sum: &mut [f32]) {
     let width = sum.len();
