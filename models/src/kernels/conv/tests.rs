@@ -319,7 +319,7 @@ fn rounding_errors_are_those_documented() {
     }
 }
 
-/// What of `Shapes` in `docs/design/kernels.md` is faster: prints milliseconds of the three passes in f32 and in bf16.
+/// Of the shapes in `docs/design/kernels.md` the milliseconds of the three passes, and GFLOP/s, in f32 and in bf16.
 #[test]
 #[ignore = "a measurement"]
 fn times_of_shapes() {
