@@ -150,7 +150,8 @@ impl Kernel for Again<'_> {
 
 /// The gradients, each added to what is there.
 ///
-/// With `x̂` the row before `gamma` and `beta`, and `g = dy · gamma`: `dx = (g − mean(g) − x̂ · mean(g · x̂)) / deviation`.
+/// The simple form, with `x̂` the row before `gamma` and `beta`, and `g = dy · gamma`:
+/// `dx = (g − mean(g) − x̂ · mean(g · x̂)) / deviation`.
 pub(super) struct Backward<'a> {
     pub xs: &'a [f32],
     pub gamma: &'a [f32],

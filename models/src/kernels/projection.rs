@@ -110,7 +110,7 @@ pub(super) fn weight_gradient(isa: Isa, dys: &[f32], xs: &[f32], inputs: usize, 
     });
 }
 
-/// Adds up the columns of `rows` in `sums`.
+/// Adds up the columns of `rows` in `sums`. This loop is the simple form: compiled for an instruction set, it is vectors.
 pub(super) struct ColumnSums<'a> {
     pub rows: &'a [f32],
     pub sums: &'a mut [f32],

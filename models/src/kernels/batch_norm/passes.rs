@@ -35,7 +35,7 @@ impl Activate for Gelu {
     }
 }
 
-/// `z = activation(x · scale + shift + residual)`.
+/// The simple form: `z = activation(x · scale + shift + residual)`, one element after another.
 pub(super) struct Normalise<'a, A, E> {
     pub xs: &'a [E],
     pub scale: &'a [f32],
@@ -206,7 +206,7 @@ impl Derivative for Curve<'_> {
 }
 
 /// The gradient that the activation leaves: its sum, and the sum of its products with the deviations from the mean; it
-/// goes to the residual as well.
+/// goes to the residual as well. The simple form: `d = dz · activation′`, `Σ d` and `Σ d · (x - mean)`.
 pub(super) struct Gradients<'a, D, E> {
     pub xs: &'a [E],
     pub dz: &'a [E],
@@ -260,7 +260,8 @@ impl<D: Derivative, E: Element> Pass for Gradients<'_, D, E> {
     }
 }
 
-/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that the activation leaves, in place.
+/// The simple form: `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that the activation leaves, in
+/// place.
 pub(super) struct Backward<'a, D, E> {
     pub xs: &'a [E],
     pub gate: D,

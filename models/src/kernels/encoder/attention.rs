@@ -261,8 +261,8 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-/// Makes weights of scores again, and gradients of scores of those of weights: `scale · weight · (dweight − Σ weight ·
-/// dweight)`.
+/// Makes weights of scores again, and gradients of scores of those of weights. The simple form:
+/// `scale · weight · (dweight − Σ weight · dweight)`.
 struct SoftmaxBackward<'a> {
     columns: usize,
     stride: usize,
