@@ -2,9 +2,9 @@
 //!
 //! Only tokens are computed: texts are ordered by their last token, latest first, so that the
 //! texts still running at a time step are the first ones, and all steps lie behind one another
-//! without padding. The input projections of all steps are one matrix product; each step adds one
-//! more, of the hidden state, and applies the gates. Backward, each step has one product again,
-//! and the gradients of weights and inputs are one large product each at the end.
+//! without padding. Each step is one matrix product, of the inputs and hidden states beside each
+//! other, and the gates. Backward, each step has one product again, and the gradient of the weights
+//! one for some steps together.
 
 mod direction;
 mod time_steps;
@@ -52,15 +52,8 @@ struct Bilstm {
     steps: TimeSteps,
     /// Each direction's parameters.
     parts: [Parts; 2],
-    saved: custom_op::Saved<Saved>,
-}
-
-/// What the forward pass leaves to the backward pass.
-struct Saved {
-    /// The tokens' inputs `[rows, D]`, in the order of the steps.
-    xs: Scratch,
-    forward: States,
-    reverse: States,
+    /// What both directions' forward passes leave to the backward pass.
+    saved: custom_op::Saved<[States; 2]>,
 }
 
 impl Operation<3> for Bilstm {
@@ -69,16 +62,15 @@ impl Operation<3> for Bilstm {
     fn forward(&self, [xs, forward, reverse]: [Operand; 3]) -> Result<(Vec<f32>, Shape)> {
         let (batch, _, dim) = xs.shape().dims3()?;
         let (hidden, steps) = (self.hidden, &self.steps);
-        let mut packed = Scratch::new(steps.rows() * dim);
-        steps.pack(xs.values()?, dim, &mut packed);
         let weights = [forward.values()?, reverse.values()?];
         // All scratch that outlives this call comes from this thread, which also drops it.
-        let mut states = [States::new(steps.rows(), hidden), States::new(steps.rows(), hidden)];
+        let xs = xs.values()?;
+        let mut states = [(); 2].map(|()| States::new(steps, xs, [dim, hidden]));
         let mut sums = [vec![0.0; batch * hidden], vec![0.0; batch * hidden]];
         let jobs = [false, true].into_iter().zip(weights).zip(states.iter_mut().zip(&mut sums));
         parallel::each(jobs.collect(), |((reverse, weights), (states, sums))| {
             let direction = Direction::new(self.isa, steps, dim, hidden, reverse, weights);
-            direction.forward(&packed, states, sums);
+            direction.forward(states, sums);
         });
         let mut means = vec![0.0; batch * 2 * hidden];
         for (row, &text) in steps.texts().iter().enumerate() {
@@ -89,8 +81,7 @@ impl Operation<3> for Bilstm {
                 }
             }
         }
-        let [forward, reverse] = states;
-        self.saved.set(Saved { xs: packed, forward, reverse });
+        self.saved.set(states);
         Ok((means, (batch, 2 * hidden).into()))
     }
 
@@ -142,13 +133,13 @@ impl Bilstm {
         }
         let mut dxs = [Scratch::new(steps.rows() * dim), Scratch::new(steps.rows() * dim)];
         let mut dws = [vec![0.0; forward.elem_count()], vec![0.0; reverse.elem_count()]];
-        let operands = [(false, &saved.forward), (true, &saved.reverse)];
+        let operands = [false, true].into_iter().zip(&*saved);
         let (forward, reverse) = (borrow(forward)?, borrow(reverse)?);
         let outputs = dys.iter().zip(dxs.iter_mut().zip(&mut dws));
-        let jobs = operands.iter().zip([&*forward, &*reverse]).zip(outputs).collect();
-        parallel::each(jobs, |((&(reverse, states), weights), (dy, (dx, dw)))| {
+        let jobs = operands.zip([&*forward, &*reverse]).zip(outputs).collect();
+        parallel::each(jobs, |(((reverse, states), weights), (dy, (dx, dw)))| {
             let direction = Direction::new(self.isa, steps, dim, hidden, reverse, weights);
-            direction.backward(&saved.xs, states, dy, dx, dw);
+            direction.backward(states, dy, dx, dw);
         });
         let [mut dx, other] = dxs;
         for (sum, other) in dx.iter_mut().zip(&*other) {

@@ -1,10 +1,15 @@
 //! One direction of the LSTM: its steps forward, and back through time.
 
+use std::ops::Range;
+
 use super::time_steps::TimeSteps;
 use crate::kernels::activation::{sigmoid, tanh};
 use crate::kernels::memory::{Scratch, Target};
 use crate::kernels::projection::{ColumnSums, Panels, weight_gradient};
 use crate::kernels::simd::{Isa, Kernel, Simd};
+
+/// Rows whose gradients of the gates are held at once: the gradient of the weights takes them while they are in the cache.
+const STRETCH: usize = 512;
 
 /// One direction's parameters and the order of its steps.
 pub(super) struct Direction<'a> {
@@ -13,10 +18,8 @@ pub(super) struct Direction<'a> {
     dim: usize,
     hidden: usize,
     reverse: bool,
-    /// `[4H, D]`, gates input, forget, cell, output.
-    weight_ih: &'a [f32],
-    /// `[4H, H]`.
-    weight_hh: &'a [f32],
+    /// weight_ih and weight_hh beside each other, `[4H, D + H]`, gates input, forget, cell, output.
+    weight: Scratch,
     /// The sum of both, `[4H]`.
     bias: Vec<f32>,
 }
@@ -25,19 +28,19 @@ pub(super) struct Direction<'a> {
 pub(super) struct States {
     /// The gates after their activations, `[rows, 4H]`.
     gates: Scratch,
-    /// The hidden state each row started from, `[rows, H]`.
-    hidden: Scratch,
+    /// The input of each row, and the hidden state that it started from, `[rows, D + H]`.
+    inputs: Scratch,
     /// The cell state each row started from, `[rows, H]`.
     cells: Scratch,
 }
 
 impl States {
-    pub(super) fn new(rows: usize, hidden: usize) -> Self {
-        Self {
-            gates: Scratch::new(rows * 4 * hidden),
-            hidden: Scratch::zeroed(rows * hidden),
-            cells: Scratch::zeroed(rows * hidden),
-        }
+    /// Those of `rows` whose inputs are `xs [B, L, D]`, before the first step.
+    pub(super) fn new(steps: &TimeSteps, xs: &[f32], [dim, hidden]: [usize; 2]) -> Self {
+        let [gates, mut inputs, cells] =
+            [4 * hidden, dim + hidden, hidden].map(|width| Scratch::new(steps.rows() * width));
+        steps.pack(xs, dim, &mut inputs, dim + hidden);
+        Self { gates, inputs, cells }
     }
 }
 
@@ -49,14 +52,20 @@ impl<'a> Direction<'a> {
         dim: usize,
         hidden: usize,
         reverse: bool,
-        parameters: &'a [f32],
+        parameters: &[f32],
     ) -> Self {
         let gates = 4 * hidden;
         let (weight_ih, rest) = parameters.split_at(gates * dim);
         let (weight_hh, biases) = rest.split_at(gates * hidden);
         let (bias_ih, bias_hh) = biases.split_at(gates);
         let bias = bias_ih.iter().zip(bias_hh).map(|(a, b)| a + b).collect();
-        Self { isa, steps, dim, hidden, reverse, weight_ih, weight_hh, bias }
+        let mut weight = Scratch::new(gates * (dim + hidden));
+        let rows = weight_ih.chunks_exact(dim).zip(weight_hh.chunks_exact(hidden));
+        for (row, (ih, hh)) in weight.chunks_exact_mut(dim + hidden).zip(rows) {
+            row[..dim].copy_from_slice(ih);
+            row[dim..].copy_from_slice(hh);
+        }
+        Self { isa, steps, dim, hidden, reverse, weight, bias }
     }
 
     /// Steps in the order of this direction, each with the one after it.
@@ -68,25 +77,41 @@ impl<'a> Direction<'a> {
         })
     }
 
+    /// The steps from the last of this direction to its first, in stretches of at least [`STRETCH`] rows but for the last.
+    fn stretches(&self) -> Vec<Vec<usize>> {
+        let (mut stretches, mut rows) = (vec![Vec::new()], 0);
+        for (step, _) in self.order().rev() {
+            if rows >= STRETCH {
+                stretches.push(Vec::new());
+                rows = 0;
+            }
+            stretches.last_mut().expect("invariant: one is there").push(step);
+            rows += self.steps.step(Some(step)).len();
+        }
+        stretches
+    }
+
     /// Rows of a step that start from a state of the step before it; the others start from zero.
     fn carried(&self, step: usize) -> usize {
         let before = if self.reverse { Some(step + 1) } else { step.checked_sub(1) };
         self.steps.step(before).len().min(self.steps.step(Some(step)).len())
     }
 
-    /// Runs all steps on `xs [rows, D]`, fills `states` (whose hidden and cell states are zero)
-    /// and adds the hidden states up in `sums [B, H]`.
-    pub(super) fn forward(&self, xs: &[f32], states: &mut States, sums: &mut [f32]) {
-        let (hidden, gates) = (self.hidden, 4 * self.hidden);
-        let weight_ih = Panels::transposed(self.isa, self.weight_ih, self.dim);
-        weight_ih.product(xs, Target::Write(&mut states.gates));
-        let weight_hh = Panels::transposed(self.isa, self.weight_hh, hidden);
+    /// Runs all steps, fills `states` and adds the hidden states up in `sums [B, H]`. Each step's product is of its inputs
+    /// and hidden states together: its gates are still in the cache when they are squashed.
+    pub(super) fn forward(&self, states: &mut States, sums: &mut [f32]) {
+        let (hidden, gates, inputs) = (self.hidden, 4 * self.hidden, self.dim + self.hidden);
+        let weight = Panels::transposed(self.isa, &self.weight, inputs);
         for (step, next) in self.order() {
             let (rows, next) = (self.steps.step(Some(step)), self.steps.step(next));
             let gates_now = &mut states.gates[rows.start * gates..rows.end * gates];
-            let carried = &states.hidden[rows.start * hidden..][..self.carried(step) * hidden];
-            weight_hh.product(carried, Target::Add(gates_now));
-            let span = |rows: &std::ops::Range<usize>| rows.start * hidden..rows.end * hidden;
+            let inputs_now = &mut states.inputs[rows.start * inputs..rows.end * inputs];
+            for row in inputs_now.chunks_exact_mut(inputs).skip(self.carried(step)) {
+                row[self.dim..].fill(0.0);
+            }
+            weight.product(inputs_now, Target::Write(gates_now));
+            let span = |rows: &Range<usize>| rows.start * hidden..rows.end * hidden;
+            states.cells[span(&rows)][self.carried(step) * hidden..].fill(0.0);
             let (cells, next_cells) = two(&mut states.cells, span(&rows), span(&next));
             self.isa.run(Gates {
                 of: self,
@@ -94,65 +119,72 @@ impl<'a> Direction<'a> {
                 gates: gates_now,
                 cells,
                 next_cells,
-                next_hidden: &mut states.hidden[span(&next)],
+                next_inputs: &mut states.inputs[next.start * inputs..next.end * inputs],
                 sums,
             });
         }
     }
 
-    /// Goes back through all steps: writes `dx [rows, D]` and adds to `dw`, laid out as the
-    /// parameters, from `dy [B, H]`, which every hidden state of a row receives.
-    pub(super) fn backward(
-        &self,
-        xs: &[f32],
-        states: &States,
-        dy: &[f32],
-        dx: &mut [f32],
-        dw: &mut [f32],
-    ) {
-        let (hidden, gates, rows) = (self.hidden, 4 * self.hidden, self.steps.rows());
-        if rows == 0 {
-            return;
-        }
-        let weight_hh = Panels::new(self.isa, self.weight_hh, hidden);
-        let mut dgates = Scratch::new(rows * gates);
+    /// Goes back through all steps: writes `dx [rows, D]` and `dw`, laid out as the parameters, from `dy [B, H]`, which every
+    /// hidden state of a row receives.
+    pub(super) fn backward(&self, states: &States, dy: &[f32], dx: &mut [f32], dw: &mut [f32]) {
+        let (dim, hidden, gates) = (self.dim, self.hidden, 4 * self.hidden);
+        let inputs = dim + hidden;
+        let weight = Panels::new(self.isa, &self.weight, inputs);
         let mut dhidden = Scratch::zeroed(dy.len());
         let mut dcells = Scratch::zeroed(dy.len());
-        for (step, _) in self.order().rev() {
-            let rows = self.steps.step(Some(step));
-            let dgates = &mut dgates[rows.start * gates..rows.end * gates];
-            self.isa.run(GatesBackward {
-                of: self,
-                first_row: rows.start,
-                gates: &states.gates[rows.start * gates..rows.end * gates],
-                cells: &states.cells[rows.start * hidden..rows.end * hidden],
-                dy,
-                dhidden: &mut dhidden,
-                dcells: &mut dcells,
-                dgates,
-            });
-            let carried = &dgates[..self.carried(step) * gates];
-            weight_hh.product(carried, Target::Write(&mut dhidden));
+        let mut dinputs = Scratch::new(dy.len() / hidden * inputs);
+        let mut dweight = Scratch::zeroed(gates * inputs);
+        let (dw, db) = dw.split_at_mut(gates * inputs);
+        let (db, db_hh) = db.split_at_mut(gates);
+        for stretch in self.stretches() {
+            let spans = || stretch.iter().map(|step| self.steps.step(Some(*step)));
+            let first = spans().map(|rows| rows.start).min().unwrap_or_default();
+            let end = spans().map(|rows| rows.end).max().unwrap_or_default();
+            let mut dgates = Scratch::new((end - first) * gates);
+            for step in stretch {
+                let rows = self.steps.step(Some(step));
+                let dgates = &mut dgates[(rows.start - first) * gates..(rows.end - first) * gates];
+                self.isa.run(GatesBackward {
+                    of: self,
+                    first_row: rows.start,
+                    gates: &states.gates[rows.start * gates..rows.end * gates],
+                    cells: &states.cells[rows.start * hidden..rows.end * hidden],
+                    dy,
+                    dhidden: &mut dhidden,
+                    dcells: &mut dcells,
+                    dgates,
+                });
+                let dinputs = &mut dinputs[..rows.len() * inputs];
+                weight.product(dgates, Target::Write(dinputs));
+                let dx = dx[rows.start * dim..rows.end * dim].chunks_exact_mut(dim);
+                for (to, row) in dx.zip(dinputs.chunks_exact(inputs)) {
+                    to.copy_from_slice(&row[..dim]);
+                }
+                let carried = dinputs.chunks_exact(inputs).take(self.carried(step));
+                for (to, row) in dhidden.chunks_exact_mut(hidden).zip(carried) {
+                    to.copy_from_slice(&row[dim..]);
+                }
+            }
+            if dgates.is_empty() {
+                continue;
+            }
+            let xs = &states.inputs[first * inputs..end * inputs];
+            weight_gradient(self.isa, &dgates, xs, inputs, Target::Add(&mut dweight));
+            self.isa.run(ColumnSums { rows: &dgates, sums: db });
         }
-        let weight_ih = Panels::new(self.isa, self.weight_ih, self.dim);
-        weight_ih.product(&dgates, Target::Write(dx));
-        let (dw_ih, rest) = dw.split_at_mut(gates * self.dim);
-        let (dw_hh, db) = rest.split_at_mut(gates * hidden);
-        for (xs, inputs, dw) in [(xs, self.dim, dw_ih), (&states.hidden, hidden, dw_hh)] {
-            weight_gradient(self.isa, &dgates, xs, inputs, Target::Add(dw));
+        let (dw_ih, dw_hh) = dw.split_at_mut(gates * dim);
+        let to = dw_ih.chunks_exact_mut(dim).zip(dw_hh.chunks_exact_mut(hidden));
+        for (row, (ih, hh)) in dweight.chunks_exact(inputs).zip(to) {
+            ih.copy_from_slice(&row[..dim]);
+            hh.copy_from_slice(&row[dim..]);
         }
-        let (db_ih, db_hh) = db.split_at_mut(gates);
-        self.isa.run(ColumnSums { rows: &dgates, sums: db_ih });
-        db_hh.copy_from_slice(db_ih);
+        db_hh.copy_from_slice(db);
     }
 }
 
 /// Two ranges of one slice that do not overlap, in either order.
-fn two(
-    xs: &mut [f32],
-    a: std::ops::Range<usize>,
-    b: std::ops::Range<usize>,
-) -> (&[f32], &mut [f32]) {
+fn two(xs: &mut [f32], a: Range<usize>, b: Range<usize>) -> (&[f32], &mut [f32]) {
     if b.is_empty() {
         return (&xs[a], &mut []);
     }
@@ -176,17 +208,18 @@ struct Gates<'a> {
     cells: &'a [f32],
     /// Where the next step starts from, as many of the first rows as it has.
     next_cells: &'a mut [f32],
-    next_hidden: &'a mut [f32],
+    /// Its rows' inputs, whose hidden states are written.
+    next_inputs: &'a mut [f32],
     sums: &'a mut [f32],
 }
 
 impl Kernel for Gates<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let h = self.of.hidden;
+        let (d, h) = (self.of.dim, self.of.hidden);
         let (mut cell, mut state) = (vec![0.0; h], vec![0.0; h]);
-        let mut next_rows =
-            self.next_cells.chunks_exact_mut(h).zip(self.next_hidden.chunks_exact_mut(h));
+        let next_inputs = self.next_inputs.chunks_exact_mut(d + h);
+        let mut next_rows = self.next_cells.chunks_exact_mut(h).zip(next_inputs);
         let rows = self.gates.chunks_exact_mut(4 * h).zip(self.cells.chunks_exact(h));
         for (row, ((gates, held), sums)) in rows.zip(self.sums.chunks_exact_mut(h)).enumerate() {
             let biases = self.of.bias.chunks_exact(h);
@@ -214,9 +247,9 @@ impl Kernel for Gates<'_> {
                     *sum += state;
                 }
             }
-            if let Some((next_cell, next_hidden)) = next_rows.next() {
+            if let Some((next_cell, next_inputs)) = next_rows.next() {
                 next_cell.copy_from_slice(&cell);
-                next_hidden.copy_from_slice(&state);
+                next_inputs[d..].copy_from_slice(&state);
             }
         }
     }
@@ -250,9 +283,18 @@ struct GatesBackward<'a> {
     dgates: &'a mut [f32],
 }
 
+/// Fetches the second row behind this one into the cache.
+#[inline(always)]
+fn fetch<S: Simd>(s: S, row: &[f32]) {
+    /// Values of a line of the cache.
+    const LINE: usize = 16;
+    let second = row.as_ptr().wrapping_add(2 * row.len());
+    (0..row.len()).step_by(LINE).for_each(|line| s.prefetch(second.wrapping_add(line)));
+}
+
 impl Kernel for GatesBackward<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let h = self.of.hidden;
         let (mut squashed, mut dstate) = (vec![0.0; h], vec![0.0; h]);
         let rows = self.gates.chunks_exact(4 * h).zip(self.dgates.chunks_exact_mut(4 * h));
@@ -261,6 +303,9 @@ impl Kernel for GatesBackward<'_> {
         for (row, ((gates, dgates), ((dy, dhidden), (held, dcell)))) in
             rows.zip(received.zip(cells)).enumerate()
         {
+            // What the forward pass left is in no cache: it comes while other rows are computed.
+            fetch(s, gates);
+            fetch(s, held);
             if self.of.steps.is_hole(self.first_row + row) {
                 dgates.fill(0.0);
                 dcell.fill(0.0);

@@ -83,10 +83,10 @@ impl TimeSteps {
         self.holes.get(row).copied().unwrap_or(false)
     }
 
-    /// Lays `xs [B, L, dim]` out as `packed [rows, dim]`.
-    pub(super) fn pack(&self, xs: &[f32], dim: usize, packed: &mut [f32]) {
-        for (place, row) in self.places().zip(packed.chunks_exact_mut(dim)) {
-            row.copy_from_slice(&xs[place * dim..][..dim]);
+    /// Lays `xs [B, L, dim]` out as `packed [rows, dim]`, rows `apart` from one to the next.
+    pub(super) fn pack(&self, xs: &[f32], dim: usize, packed: &mut [f32], apart: usize) {
+        for (place, row) in self.places().zip(packed.chunks_exact_mut(apart)) {
+            row[..dim].copy_from_slice(&xs[place * dim..][..dim]);
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|row| steps.weight(row)), [0.5, 0.5, 1.0, 0.0]);
         let xs: Vec<f32> = ids.iter().map(|&id| id as f32).collect();
         let mut packed = [f32::NAN; 6];
-        steps.pack(&xs, 1, &mut packed);
+        steps.pack(&xs, 1, &mut packed, 1);
         assert_eq!(packed, [6.0, 8.0, 5.0, 0.0, 9.0, 7.0]);
         assert_eq!(steps.unpack(&packed, 1, 16), xs);
     }
