@@ -307,7 +307,8 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
                 && !runs.iter().any(diverged)
                 && experiment.is_selected(only, task, &claim.arm)
         };
-        for task in claim.tasks().filter(|_| verdict.ruling == Ruling::Undecided).filter(is_open) {
+        let more = verdict.ruling == Ruling::Undecided || verdict.more_seeds.is_some();
+        for task in claim.tasks().filter(|_| more).filter(is_open) {
             let both = std::iter::once(&claim.arm).chain(&claim.against);
             arms.extend(both.map(|arm| format!("{task}/{arm}")));
         }

@@ -9,7 +9,7 @@ use gradwire::record::{Provenance, is_run};
 use gradwire_exchange::network::Link;
 use gradwire_study::collection::{self, Collection};
 use gradwire_study::plot::{Format, Page};
-use gradwire_study::{report, runs};
+use gradwire_study::{report, runs, verdict};
 use std::path::{Path, PathBuf};
 
 /// Which runs, and how they are looked at.
@@ -103,8 +103,9 @@ impl Runs {
         let links = Link::parse_list(words).with_context(|| format!("--links {words}"));
         let (links, baseline) = (links.map_err(Failure::refused)?, self.baseline.as_deref());
         if self.is_report(disk, &self.runs[0])?
-            && let Some(results) = report::read(disk, &self.runs[0])?
+            && let Some(mut results) = report::read(disk, &self.runs[0])?
         {
+            verdict::judge_again(&self.runs[0], &mut results)?;
             return Ok(collection::opened(results, baseline)?);
         }
         let mut collection = collection::collect(disk, &self.runs, &links, baseline)?;

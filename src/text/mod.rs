@@ -9,6 +9,7 @@
 //! | [`bytes`], [`bandwidth`] | `1.5 MB`, `100 Mbit/s`: powers of ten |
 //! | [`count`], [`grouped`], [`plural`] | `12.5k`, `12,500`, `12,500 steps` |
 //! | [`three_digits`], [`about`] | `0.404`, `8 ± 1.4` |
+//! | [`factor`] | `41.7`, `1.003`: how far from 1 |
 //! | [`Table`] | rows under titles, no wider than the terminal |
 
 mod table;
@@ -126,6 +127,13 @@ pub fn about(value: f64, deviation: f64) -> String {
 /// A plain number with three significant digits: `0.0042`, `0.05`, `1.67`, `33.3`, `833`.
 pub fn three_digits(value: f64) -> String {
     digits(value, 3)
+}
+
+/// A factor: three digits, near 1 as many as tell it from 1: `41.7`, `1.003`, `0.9996`.
+pub fn factor(value: f64) -> String {
+    let count = (2..8).find(|count| (value - 1.0).abs() >= 0.1f64.powi(*count));
+    let below = i32::from(value >= 1.0);
+    digits(value, count.map_or(3, |count| (count + below).max(3)))
 }
 
 /// A plain number with two significant digits, for a deviation.

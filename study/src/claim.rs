@@ -61,7 +61,7 @@ pub struct Claim {
     pub measure: Measure,
     /// The gauge, for `measure = "gauge"`.
     pub gauge: Option<String>,
-    /// The link, for times on one.
+    /// The link, for times on the one that the source names. Without it they are asked on every link of the runs.
     pub link: Option<String>,
     /// How both are compared.
     #[serde(default)]
@@ -168,10 +168,12 @@ impl Claim {
         for arm in [Some(&self.arm), self.against.as_ref()].into_iter().flatten() {
             ensure!(arms.contains(arm), "there is no arm {arm:?}");
         }
-        let link = self.link.as_ref();
         ensure!(
-            !self.measure.needs_link() || link.is_some_and(|link| links.contains(link)),
-            "`link` must be one of {}",
+            match &self.link {
+                Some(link) => links.contains(link),
+                None => !self.measure.needs_link() || !links.is_empty(),
+            },
+            "`link` must be one of the experiment's `links`: {}",
             links.join(", ")
         );
         ensure!(

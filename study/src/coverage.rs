@@ -6,10 +6,16 @@ use crate::experiment::Experiment;
 use crate::results::{Kind, Results, Ruling, Verdict};
 
 /// How many of these got each verdict, in the order of [`Ruling::ALL`]. A group of claims that repeat
-/// each other counts once: as contradicted where one of them is, else as undecided, else as reproduced.
-pub fn counts<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; 4] {
-    const ORDER: [Ruling; 4] =
-        [Ruling::Contradicted, Ruling::Undecided, Ruling::Reproduced, Ruling::NotTestable];
+/// each other counts once: as contradicted where one of them is, else as depending on the link, else as
+/// undecided, else as reproduced.
+pub fn counts<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; 5] {
+    const ORDER: [Ruling; 5] = [
+        Ruling::Contradicted,
+        Ruling::DependsOnLink,
+        Ruling::Undecided,
+        Ruling::Reproduced,
+        Ruling::NotTestable,
+    ];
     let place = |ruling: &Ruling| ORDER.iter().position(|of| of == ruling);
     let mut rulings: Vec<(Option<&String>, Ruling)> = Vec::new();
     for verdict in verdicts {
@@ -42,8 +48,8 @@ pub fn counted(results: &[Results]) -> String {
 
 fn table(first: &str) -> String {
     format!(
-        "| {first} | reproduced | contradicted | undecided | not testable | wrong by chance, at most |\n\
-         |---|---|---|---|---|---|\n"
+        "| {first} | reproduced | contradicted | depends on the link | undecided | not testable | wrong by chance, at most |\n\
+         |---|---|---|---|---|---|---|\n"
     )
 }
 
@@ -53,16 +59,16 @@ fn line(words: &str, results: &[Results], is_counted: impl Fn(&Verdict) -> bool)
         of.verdicts.iter().filter(|verdict| is_counted(verdict)).cloned().collect()
     };
     // A name of a group is one experiment's own.
-    let (mut sums, mut tested) = ([0; 4], 0);
+    let (mut sums, mut tested) = ([0; 5], 0);
     for rows in results.iter().map(rows) {
         let counts = counts(rows.iter());
         sums = std::array::from_fn(|i| sums[i] + counts[i]);
         tested += rows.iter().filter(|of| of.ruling != Ruling::NotTestable).count();
     }
-    let ([a, b, c, d], wrong) = (sums, tested as f64 * SIDE);
-    match a + b + c + d {
+    let (cells, wrong) = (sums.map(|sum: usize| sum.to_string()), tested as f64 * SIDE);
+    match sums.iter().sum() {
         0 => String::new(),
-        _ => format!("| {words} | {a} | {b} | {c} | {d} | {wrong:.2} |\n"),
+        _ => format!("| {words} | {} | {wrong:.2} |\n", cells.join(" | ")),
     }
 }
 
@@ -95,17 +101,18 @@ mod tests {
 
     #[test]
     fn repeats_count_once_and_as_the_least_certain() {
-        use Ruling::{Contradicted, NotTestable, Reproduced, Undecided};
+        use Ruling::{Contradicted, DependsOnLink, NotTestable, Reproduced, Undecided};
         let of = |rulings: &[(Ruling, Option<&str>)]| {
             let all: Vec<_> =
                 rulings.iter().map(|(of, group)| verdict(*of, None, *group)).collect();
             counts(all.iter())
         };
         let (a, b) = (Some("a"), Some("b"));
-        assert_eq!(of(&[(Reproduced, None), (Reproduced, None)]), [2, 0, 0, 0]);
-        assert_eq!(of(&[(Reproduced, a), (Reproduced, a), (Reproduced, b)]), [2, 0, 0, 0]);
-        assert_eq!(of(&[(Reproduced, a), (Undecided, a), (NotTestable, a)]), [0, 0, 1, 0]);
-        assert_eq!(of(&[(Contradicted, a), (Undecided, a), (NotTestable, None)]), [0, 1, 0, 1]);
+        assert_eq!(of(&[(Reproduced, None), (Reproduced, None)]), [2, 0, 0, 0, 0]);
+        assert_eq!(of(&[(Reproduced, a), (Reproduced, a), (Reproduced, b)]), [2, 0, 0, 0, 0]);
+        assert_eq!(of(&[(Reproduced, a), (Undecided, a), (NotTestable, a)]), [0, 0, 0, 1, 0]);
+        assert_eq!(of(&[(Contradicted, a), (Undecided, a), (NotTestable, None)]), [0, 1, 0, 0, 1]);
+        assert_eq!(of(&[(Undecided, a), (DependsOnLink, a), (Reproduced, a)]), [0, 0, 1, 0, 0]);
     }
 
     #[test]
@@ -124,11 +131,11 @@ mod tests {
         ];
         let text = counted(&[of("one", first), of("two", second)]);
         for line in [
-            "| what the papers say of their methods | 1 | 1 | 0 | 0 | 0.15 |",
-            "| about other methods | 0 | 0 | 1 | 0 | 0.05 |",
-            "| all | 1 | 1 | 1 | 0 | 0.20 |",
-            "| `one` | 1 | 0 | 0 | 0 | 0.10 |",
-            "| `two` | 0 | 1 | 1 | 0 | 0.10 |",
+            "| what the papers say of their methods | 1 | 1 | 0 | 0 | 0 | 0.15 |",
+            "| about other methods | 0 | 0 | 0 | 1 | 0 | 0.05 |",
+            "| all | 1 | 1 | 0 | 1 | 0 | 0.20 |",
+            "| `one` | 1 | 0 | 0 | 0 | 0 | 0.10 |",
+            "| `two` | 0 | 1 | 0 | 1 | 0 | 0.10 |",
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }

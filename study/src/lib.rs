@@ -9,7 +9,7 @@
 //! - **Read results.** [`collection::collect`] puts together runs that were made one by one,
 //!   [`measured::Measured::read`] reads one of them, [`runs`] finds them by name; a `results.json` is
 //!   [`results::Results`] as JSON.
-//! - **Decide.** [`verdict::verdicts`] rules on every [`claim::Claim`]; [`decision`] has the tests, and
+//! - **Decide.** [`verdict::judge_again`] rules on every [`claim::Claim`]; [`decision`] has the tests, and
 //!   [`statistics`] the distributions under them.
 //! - **Report.** [`report::write`] makes pages, plots and tables, [`report::terminal`] a text, and
 //!   [`report::rows`] figures for programs.

@@ -75,6 +75,7 @@ impl Results {
         let [verdict, answer] = match ruling {
             Ruling::Reproduced => ["reproduced", "yes"],
             Ruling::Contradicted => ["contradicted at this scale", "no"],
+            Ruling::DependsOnLink => ["depends on the link"; 2],
             Ruling::Undecided => ["undecided"; 2],
             Ruling::NotTestable => ["not testable at this scale", "no answer"],
         };
@@ -241,9 +242,13 @@ pub struct Verdict {
     /// The interval by Welch, as if runs with the same seed had nothing in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub welch: Option<[f64; 2]>,
-    /// Of a claim of which the best of several tasks counts: all of them, the best first.
+    /// Of a claim of which the best of several tasks counts: all of them, the best first. Of one that is asked on
+    /// every link: the links, each with these tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tasks: Vec<OnTask>,
+    pub parts: Vec<Part>,
+    /// Where links disagree: on which of them it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_link: Option<String>,
     /// What follows.
     pub ruling: Ruling,
     /// How many seeds more would decide what is undecided, if mean and deviation stayed as they are;
@@ -254,11 +259,11 @@ pub struct Verdict {
     pub why: String,
 }
 
-/// What was measured for a claim on one of its tasks.
+/// What was measured for a claim on one of its tasks or links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OnTask {
-    /// The task in words.
-    pub task: String,
+pub struct Part {
+    /// The task or the link in words.
+    pub on: String,
     /// What was measured there; absent where nothing could be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Interval>,
@@ -329,6 +334,8 @@ pub enum Ruling {
     Reproduced,
     /// The whole interval lies outside of them: the opposite was seen, at this scale.
     Contradicted,
+    /// One or the other of these on one link, and not so on another.
+    DependsOnLink,
     /// The interval straddles a bound: there are too few seeds to decide.
     Undecided,
     /// This scale cannot test it, or the runs that would are not there.
@@ -337,6 +344,11 @@ pub enum Ruling {
 
 impl Ruling {
     /// All, in the order in which they are counted.
-    pub const ALL: [Self; 4] =
-        [Self::Reproduced, Self::Contradicted, Self::Undecided, Self::NotTestable];
+    pub const ALL: [Self; 5] = [
+        Self::Reproduced,
+        Self::Contradicted,
+        Self::DependsOnLink,
+        Self::Undecided,
+        Self::NotTestable,
+    ];
 }

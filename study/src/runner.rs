@@ -386,13 +386,9 @@ impl Job<'_> {
         let tasks = label(&self.grid.tasks, |run| &run.task);
         let arms = label(&self.grid.arms, |run| &run.arm);
         Run::sort(&mut runs, &tasks, &arms);
-        let about = self.experiment.scales.get(self.scale).map(|setting| setting.about.clone());
         let baseline = &self.experiment.baseline;
         let mut results = Results {
             experiment: self.name.to_string(),
-            title: self.experiment.title.clone(),
-            paper: self.experiment.paper.clone(),
-            about: about.unwrap_or_default(),
             scale: Some(self.scale.name().into()),
             command: self.command.clone(),
             baseline: arms.iter().any(|arm| arm.name == *baseline).then(|| baseline.clone()),
@@ -404,9 +400,9 @@ impl Job<'_> {
             timings: earlier.timings.clone(),
             tuned: self.grid.tuned.clone(),
             looks: self.looks,
-            verdicts: Vec::new(),
+            ..Results::default()
         };
-        results.verdicts = verdict::verdicts(self.experiment, self.scale, &results);
+        verdict::judge_by(self.experiment, self.scale, &mut results);
         results
     }
 }

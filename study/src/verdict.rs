@@ -6,7 +6,7 @@ use crate::claim::{Claim, Compare, Measure};
 use crate::decision::{Average, Bounds, Decision, Estimated, Look, MOST_SEEDS, Sample, looks};
 use crate::experiment::{self, Choice, Experiment};
 use crate::measured::Measured;
-use crate::results::{OnTask, Outcome, Results, Ruling, Run, Test, Timing, Verdict};
+use crate::results::{Outcome, Part, Results, Ruling, Run, Test, Timing, Verdict};
 use crate::scale::Scale;
 use crate::statistics::Interval;
 use anyhow::Result;
@@ -14,9 +14,8 @@ use gradwire::text::percent;
 use gradwire_exchange::network::Link;
 use std::path::Path;
 
-/// Judges results by the claims of their experiment as they are now, and gives it back: that of the
-/// `experiment.toml` in `folder`, or else the built-in one of that name. Results of neither keep the
-/// verdicts that they hold.
+/// Judges results by their experiment as it is now, and gives it back: that of the `experiment.toml` in
+/// `folder`, or else the built-in one of that name. Results of neither keep what they hold.
 ///
 /// # Errors
 /// When the experiment cannot be read, or has no such scale.
@@ -30,14 +29,19 @@ pub fn judge_again(folder: &Path, results: &mut Results) -> Result<Option<Experi
     };
     let (_, experiment) = Experiment::load(&name)?;
     let scale = experiment.scale(results.scale.as_deref())?;
-    results.verdicts = verdicts(&experiment, &scale, results);
+    judge_by(&experiment, &scale, results);
     Ok(Some(experiment))
 }
 
-/// A verdict on each claim of an experiment.
-pub fn verdicts(experiment: &Experiment, scale: &Scale, results: &Results) -> Vec<Verdict> {
+/// Puts what an experiment says into results: title, paper, what the scale is about, and a verdict on each claim.
+pub(super) fn judge_by(experiment: &Experiment, scale: &Scale, results: &mut Results) {
+    let about = experiment.scales.get(scale).map(|setting| setting.about.clone());
+    results.about = about.unwrap_or_default();
+    results.title.clone_from(&experiment.title);
+    results.paper.clone_from(&experiment.paper);
     let choices = [experiment.task_choices(), experiment.arm_choices()];
-    experiment.claims.iter().map(|claim| judge(claim, &choices, scale, results)).collect()
+    let claims = experiment.claims.iter();
+    results.verdicts = claims.map(|claim| judge(claim, &choices, scale, results)).collect();
 }
 
 /// The verdict on a claim, with the labels of tasks and of arms: that of the first look that decides it, or
@@ -50,13 +54,71 @@ fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Res
     let there = claim.tasks().map(runs_of).max().unwrap_or(0);
     let looks = looks(results.looks);
     let last = looks.iter().position(|look| look.seeds >= there).unwrap_or(looks.len() - 1);
-    let decided = |verdict: &Verdict| verdict.ruling != Ruling::Undecided;
+    let open = [Ruling::Undecided, Ruling::DependsOnLink];
+    let decided = |verdict: &Verdict| !open.contains(&verdict.ruling);
     looks[..last].iter().map(of).find(decided).unwrap_or_else(|| of(&looks[last]))
 }
 
-/// The verdict of one look. Of several tasks the best counts: the claim holds where one of them reaches
-/// it, and is contradicted where none does.
+/// The verdict of one look. A claim on a time that names no link is asked on every one that runs were replayed
+/// on: it is reproduced, or contradicted, where it is so on all of them, which makes no link a second chance, and
+/// depends on the link where they disagree.
 fn look_at(
+    claim: &Claim,
+    choices: &[Vec<Choice>; 2],
+    scale: &Scale,
+    results: &Results,
+    look: Look,
+) -> Verdict {
+    let links = results.links.as_slice();
+    if claim.link.is_some() || !claim.measure.needs_link() || links.is_empty() {
+        return on_link(claim, choices, scale, results, look);
+    }
+    let on = |link: &String| {
+        let claim = Claim { link: Some(link.clone()), ..claim.clone() };
+        on_link(&claim, choices, scale, results, look)
+    };
+    let verdicts: Vec<Verdict> = links.iter().map(on).collect();
+    let at = |ruling| -> Vec<&str> {
+        let with = links.iter().zip(&verdicts).filter(|(_, verdict)| verdict.ruling == ruling);
+        with.map(|(link, _)| link.as_str()).collect()
+    };
+    let first = &verdicts[0];
+    let alike = verdicts.iter().all(|verdict| verdict.ruling == first.ruling);
+    let one = verdicts.iter().find(|of| of.ruling == Ruling::NotTestable || alike);
+    let [holds, open, fails] =
+        [Ruling::Reproduced, Ruling::Undecided, Ruling::Contradicted].map(at);
+    // The link that needs the most decides: none where one of them needs more than anybody makes.
+    let is_open =
+        |of: &&Verdict| of.ruling == Ruling::Undecided && (holds.is_empty() || fails.is_empty());
+    let more: Option<Vec<usize>> =
+        verdicts.iter().filter(is_open).map(|of| of.more_seeds).collect();
+    let by_link = one.is_none().then(|| {
+        let said = [("it holds at", holds), ("undecided at", open), ("the opposite at", fails)];
+        let said = said.into_iter().filter(|(_, links)| !links.is_empty());
+        let said = said.map(|(words, links)| format!("{words} {}", links.join(" and ")));
+        said.collect::<Vec<_>>().join(", ")
+    });
+    let parts = links.iter().zip(&verdicts).flat_map(|(link, of)| match of.parts.as_slice() {
+        [] => vec![Part { on: link.clone(), measured: of.measured }],
+        tasks => {
+            let on = |task: &Part| Part { on: format!("{} at {link}", task.on), ..task.clone() };
+            tasks.iter().map(on).collect()
+        }
+    });
+    Verdict {
+        parts: parts.collect(),
+        measure: format!("{} (the first of {} links)", first.measure, links.len()),
+        more_seeds: more.and_then(|all| all.into_iter().max()),
+        ruling: one.map_or(Ruling::DependsOnLink, |of| of.ruling),
+        why: one.map(|of| of.why.clone()).or(by_link.clone()).unwrap_or_default(),
+        by_link,
+        ..first.clone()
+    }
+}
+
+/// The verdict of one look on a claim on one link, or on none. Of several tasks the best counts: the claim holds
+/// where one of them reaches it, and is contradicted where none does.
+fn on_link(
     claim: &Claim,
     choices: &[Vec<Choice>; 2],
     scale: &Scale,
@@ -91,11 +153,10 @@ fn look_at(
         return best;
     }
     let measure = best.measure + &format!(" (the best of {} tasks)", verdicts.len());
-    let tasks = verdicts.iter().map(|(task, verdict)| OnTask {
-        task: label(&choices[0], task),
-        measured: verdict.measured,
-    });
-    Verdict { tasks: tasks.collect(), measure, ..best }
+    let parts = verdicts
+        .iter()
+        .map(|(task, verdict)| Part { on: label(&choices[0], task), measured: verdict.measured });
+    Verdict { parts: parts.collect(), measure, ..best }
 }
 
 /// The verdict of a look on a claim as if this were its only task.
@@ -133,7 +194,8 @@ fn on_task(
         welch: estimated
             .and_then(|estimated| estimated.welch(side))
             .map(|ends| in_terms_of(claim, ends)),
-        tasks: Vec::new(),
+        parts: Vec::new(),
+        by_link: None,
         ruling,
         more_seeds,
         why,

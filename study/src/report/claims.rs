@@ -52,14 +52,15 @@ fn table(all: &[Results]) -> String {
             1 => measured += "; 1 run of a dirty build",
             runs => measured += &format!("; {runs} runs of dirty builds"),
         }
-        let more = match (verdict.ruling, verdict.more_seeds) {
-            (Ruling::Undecided, Some(1)) => " (one seed more)".to_owned(),
-            (Ruling::Undecided, Some(more)) => format!(" ({more} seeds more)"),
-            _ => String::new(),
+        let more = match verdict.more_seeds {
+            Some(1) => " (one seed more)".to_owned(),
+            Some(more) => format!(" ({more} seeds more)"),
+            None => String::new(),
         };
+        let links = verdict.by_link.as_ref().map_or_else(String::new, |on| format!(": {on}"));
         let emphasis = if verdict.ruling == Ruling::Reproduced { "**" } else { "" };
         text += &format!(
-            "| {} | {} | {claimed} | {measured} | {emphasis}{}{emphasis}{more} |\n",
+            "| {} | {} | {claimed} | {measured} | {emphasis}{}{emphasis}{more}{links} |\n",
             results.experiment,
             verdict.claim.replace('|', "\\|"),
             results.in_words(verdict.ruling)
@@ -81,11 +82,17 @@ mod tests {
 
     #[test]
     fn what_is_undecided_says_how_many_seeds_more() {
-        let undecided = Verdict { more_seeds: Some(4), ..verdict(Ruling::Undecided) };
+        let by_link = Some("it holds at slow, undecided at fast".into());
+        let undecided = Verdict { more_seeds: Some(4), by_link, ..verdict(Ruling::Undecided) };
         let text = table(&[Results { verdicts: vec![undecided], ..results() }]);
-        let line = "| test | twice \\| as fast | 2× | 2.4× (2.1× to 2.7×, 3 seeds) | undecided (4 seeds more) |";
+        let line = "| test | twice \\| as fast | 2× | 2.4× (2.1× to 2.7×, 3 seeds) | undecided (4 seeds more): it holds at slow, undecided at fast |";
         assert!(text.contains(line), "{text}");
-        assert!(text.contains("0 reproduced, 0 contradicted at this scale, 1 undecided"), "{text}");
+        assert!(
+            text.contains(
+                "0 reproduced, 0 contradicted at this scale, 0 depends on the link, 1 undecided"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -284,7 +284,7 @@ fn verdict_table(results: &Results) -> Table {
         let tone = match verdict.ruling {
             Ruling::Reproduced => Tone::Good,
             Ruling::Contradicted => Tone::Bad,
-            Ruling::Undecided => Tone::Plain,
+            Ruling::DependsOnLink | Ruling::Undecided => Tone::Plain,
             Ruling::NotTestable => Tone::Faint,
         };
         let claimed = verdict.claimed.map(|value| words::in_unit(value, verdict.unit));

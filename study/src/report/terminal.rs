@@ -31,7 +31,7 @@ pub fn verdicts(results: &Results) -> String {
         let (question, name) = split(verdict);
         let ruling = results.in_words(verdict.ruling).trim_end_matches(" at this scale");
         let more = verdict.more_seeds.map(|more| format!(" (+{more} seeds)"));
-        let measured = match verdict.tasks.as_slice() {
+        let measured = match verdict.parts.as_slice() {
             [] => verdict.measured.map(|measured| words::in_short(&measured, verdict)),
             _ => words::mean_and_ends(verdict),
         };

@@ -3,7 +3,7 @@
 use super::document::{Cell, Tone};
 use super::tasks::{NOT_FINISHED, Reached};
 use crate::decision::SIDE;
-use crate::results::{OnTask, Results, Ruling, Unit, Verdict};
+use crate::results::{Part, Results, Ruling, Unit, Verdict};
 use crate::statistics::{Comparison, Interval, SeedMean};
 use gradwire::text::{self, percent, three_digits};
 
@@ -43,7 +43,7 @@ pub(super) fn time_to(reached: &Reached) -> String {
 
 /// How many times something is something else: `3.2×`.
 pub(super) fn times(factor: f64) -> String {
-    format!("{}×", three_digits(factor))
+    format!("{}×", text::factor(factor))
 }
 
 /// A difference of two fractions, without its sign: `0.40 points`.
@@ -107,9 +107,9 @@ fn end_in_parts(end: f64, verdict: &Verdict) -> (String, &'static str) {
 
 /// What was measured for a verdict, with its interval where there is one.
 pub(super) fn mean_and_ends(verdict: &Verdict) -> Option<String> {
-    match verdict.tasks.as_slice() {
+    match verdict.parts.as_slice() {
         [] => Some(with_ends(&verdict.measured?, verdict)),
-        tasks => Some(tasks.iter().map(|on| on_task(on, verdict)).collect::<Vec<_>>().join("; ")),
+        parts => Some(parts.iter().map(|part| on(part, verdict)).collect::<Vec<_>>().join("; ")),
     }
 }
 
@@ -132,11 +132,11 @@ fn both(ends: [f64; 2], verdict: &Verdict) -> String {
     format!("{low} to {high}")
 }
 
-/// What was measured on one of several tasks.
-fn on_task(on: &OnTask, verdict: &Verdict) -> String {
-    match &on.measured {
-        Some(measured) => format!("{}: {}", on.task, with_ends(measured, verdict)),
-        None => format!("{}: nothing", on.task),
+/// What was measured on one of several tasks or links.
+fn on(part: &Part, verdict: &Verdict) -> String {
+    match &part.measured {
+        Some(measured) => format!("{}: {}", part.on, with_ends(measured, verdict)),
+        None => format!("{}: nothing", part.on),
     }
 }
 
@@ -154,8 +154,8 @@ pub(super) fn measured(verdict: &Verdict) -> Cell {
         let r = verdict.correlation.map(|r| format!(" (r = {r:.2})"));
         below += &format!(", paired{}", r.unwrap_or_default());
     }
-    for other in verdict.tasks.iter().skip(1) {
-        below += &format!(". {}", on_task(other, verdict));
+    for other in verdict.parts.iter().skip(1) {
+        below += &format!(". {}", on(other, verdict));
     }
     Cell { below, ..Cell::from(in_unit(mean, verdict.unit)) }
 }
@@ -263,18 +263,19 @@ mod tests {
             end_in_parts(ends, &verdict).0
         };
         let least = [Some(1.0), None];
-        assert_eq!(close(1.0004, least, Unit::Factor), ">1×");
+        assert_eq!(close(1.0004, least, Unit::Factor), "1.0004×");
+        assert_eq!(close(0.80001, [Some(0.8), None], Unit::Factor), ">0.8×");
         assert_eq!(
             [close(1.0, least, Unit::Factor), close(1.2, least, Unit::Factor)],
             ["1×", "1.2×"]
         );
         assert_eq!(close(-0.00004, [None, Some(0.0)], Unit::Points), "<+0.00");
-        let on = |task: &str, mean: f64| OnTask {
-            task: task.into(),
+        let on = |task: &str, mean: f64| Part {
+            on: task.into(),
             measured: Some(Interval { mean, ends: None, seeds: 1 }),
         };
-        verdict.tasks = vec![on("VGG-16", -0.01), on("BiLSTM", -0.02)];
-        verdict.tasks.push(OnTask { task: "TextCNN".into(), measured: None });
+        verdict.parts = vec![on("VGG-16", -0.01), on("BiLSTM", -0.02)];
+        verdict.parts.push(Part { on: "TextCNN".into(), measured: None });
         let all = "VGG-16: -1.00 points; BiLSTM: -2.00 points; TextCNN: nothing";
         assert_eq!(mean_and_ends(&verdict).unwrap(), all);
         assert!(measured(&verdict).below.ends_with(". BiLSTM: -2.00 points. TextCNN: nothing"));
@@ -286,14 +287,15 @@ mod tests {
 
     #[test]
     fn verdicts_are_counted_and_so_is_chance() {
-        let verdicts = [0, 0, 0, 1, 2, 3].map(|place| tests::verdict(Ruling::ALL[place])).to_vec();
+        let verdicts =
+            [0, 0, 0, 1, 2, 3, 4].map(|place| tests::verdict(Ruling::ALL[place])).to_vec();
         let paper = "Somebody 2020".to_string();
         let mut results = Results { paper, verdicts, ..Results::default() };
         let text = chance(&results);
         assert!(text.starts_with(
-            "3 reproduced, 1 contradicted at this scale, 1 undecided, 1 not testable at this scale."
+            "3 reproduced, 1 contradicted at this scale, 1 depends on the link, 1 undecided, 1 not testable at this scale."
         ));
-        assert!(text.contains("of these 5, chance alone gets at most 0.25 wrong"), "{text}");
+        assert!(text.contains("of these 6, chance alone gets at most 0.3 wrong"), "{text}");
         assert!(text.ends_with("--until-decided pays for its looks."), "{text}");
         results.looks = 3;
         let text = chance(&results);
@@ -301,7 +303,10 @@ mod tests {
         assert!(text.contains("added by hand") && !text.contains("--until"), "{text}");
         results.paper.clear();
         let text = chance(&results);
-        assert!(text.starts_with("3 yes, 1 no, 1 undecided, 1 no answer."), "{text}");
+        assert!(
+            text.starts_with("3 yes, 1 no, 1 depends on the link, 1 undecided, 1 no answer."),
+            "{text}"
+        );
         results.verdicts.retain(|verdict| verdict.ruling != Ruling::Undecided);
         assert!(chance(&results).ends_with("wrong on average."), "nothing is left to look at");
     }

@@ -195,6 +195,64 @@ fn pairs_need_the_same_start_and_data() {
     assert_eq!((apart.test, apart.welch), (Test::Welch, None));
 }
 
+/// A time on a link that nobody has named is asked on every one: at a ratio of 0.5 a step is faster there, at 2 it is
+/// slower, and at 1 three seeds cannot tell.
+#[test]
+fn a_claim_without_a_link_is_asked_on_every_link() {
+    let mut claim = claim("");
+    (claim.measure, claim.compare) = (Measure::StepSeconds, Compare::Ratio);
+    (claim.at_least, claim.at_most) = (None, Some(1.0));
+    let runs_of = |ratios: &[f64]| {
+        let mut runs = against(&[0.9; 3]);
+        for run in &mut runs {
+            let spread = [0.9, 1.0, 1.1][run.seed as usize - 1];
+            let on = |(link, ratio): (&&str, &f64)| OnLink {
+                link: (*link).into(),
+                step_seconds: if run.arm == "a" { spread * ratio } else { 1.0 },
+                ..OnLink::default()
+            };
+            let links = ["slow", "fast", "faster"].iter().zip(ratios).map(on).collect();
+            run.measured.as_mut().unwrap().links = links;
+        }
+        let links = ["slow", "fast", "faster"].iter().take(ratios.len().max(2));
+        Results { links: links.map(ToString::to_string).collect(), ..results(runs) }
+    };
+    use Ruling::{Contradicted, DependsOnLink, NotTestable, Reproduced, Undecided};
+    for (ratios, ruling, why, seeds) in [
+        (&[0.5, 0.4][..], Reproduced, "the 90 % interval lies within what was asked for", false),
+        (
+            &[2.0, 3.0],
+            Contradicted,
+            "the 90 % interval lies wholly outside of what was asked for",
+            false,
+        ),
+        (&[0.5, 2.0], DependsOnLink, "it holds at slow, the opposite at fast", false),
+        (
+            &[0.5, 1.0, 2.0],
+            DependsOnLink,
+            "it holds at slow, undecided at fast, the opposite at faster",
+            false,
+        ),
+        (&[0.5, 0.4, 1.02], DependsOnLink, "it holds at slow and fast, undecided at faster", true),
+        (&[2.0, 1.02], DependsOnLink, "undecided at fast, the opposite at slow", true),
+        (&[0.5], NotTestable, "no run has measured this", false),
+    ] {
+        let results = runs_of(ratios);
+        let verdict = judged(&claim, &results);
+        assert_eq!((verdict.ruling, verdict.why.as_str()), (ruling, why), "{ratios:?}");
+        assert_eq!(verdict.more_seeds.is_some(), seeds, "{ratios:?}");
+        let by_link = (ruling == DependsOnLink).then_some(why);
+        assert_eq!(verdict.by_link.as_deref(), by_link);
+        let links: Vec<&str> = verdict.parts.iter().map(|part| part.on.as_str()).collect();
+        assert_eq!(links, results.links);
+        let first = format!("t at slow (the first of {} links)", links.len());
+        assert!(verdict.measure.ends_with(&first), "{}", verdict.measure);
+    }
+    claim.link = Some("fast".into());
+    let verdict = judged(&claim, &runs_of(&[0.5, 2.0]));
+    assert_eq!((verdict.ruling, verdict.parts.len()), (Contradicted, 0));
+}
+
 /// Savings are what the ratio leaves: twice and half as much do not cancel as +100 % and -50 % do.
 #[test]
 fn savings_are_judged_by_their_ratio() {
@@ -421,9 +479,9 @@ fn of_several_tasks_the_best_counts() {
     assert_eq!(one.ruling, Ruling::Reproduced);
     assert!((one.measured.unwrap().mean - 0.951).abs() < 1e-9);
     assert!(one.measure.ends_with("; u (the best of 2 tasks)"), "{}", one.measure);
-    let tasks: Vec<&str> = one.tasks.iter().map(|on| on.task.as_str()).collect();
+    let tasks: Vec<&str> = one.parts.iter().map(|part| part.on.as_str()).collect();
     assert_eq!(tasks, ["u", "t"]);
-    assert!((one.tasks[1].measured.unwrap().mean - 0.51).abs() < 1e-9);
+    assert!((one.parts[1].measured.unwrap().mean - 0.51).abs() < 1e-9);
     assert_eq!(of(&high, &across).measure, "test accuracy of a; t (the best of 2 tasks)");
     assert_eq!(of(&low, &across).ruling, Ruling::Undecided);
     assert_eq!(of(&low, &low).ruling, Ruling::Contradicted);
