@@ -6,7 +6,7 @@ use clap::{ArgMatches, CommandFactory};
 use gradwire::disk::Disk;
 use gradwire_cli::Cli;
 use gradwire_study::experiment::Experiment;
-use gradwire_study::report;
+use gradwire_study::{report, verdict};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -375,12 +375,57 @@ fn pages_show_the_verdicts_of_the_reports() {
         assert!(text.contains(&by_kind), "{page} does not show {by_kind}");
     }
     assert!(results.contains(&by_experiment), "docs/results/README.md: {by_experiment}");
-    let cells = |line: &str| line.split(" | ").take(5).collect::<Vec<_>>().join(" | ");
-    for line in by_experiment.lines().skip(2) {
-        let row = format!("\n{} | ", cells(line));
-        assert!(readme.contains(&row), "README.md has no row that begins with {row}");
+    // README has words in place of the last cell: their figures are those of the claims, or of the page about them.
+    for (line, name) in by_experiment.lines().skip(2).zip(names) {
+        let (counts, _) = line.rsplit_once(" | ").unwrap();
+        let row = readme.lines().find_map(|row| row.strip_prefix(&format!("{counts} | ")));
+        let words = row.unwrap_or_else(|| panic!("README.md has no row that begins with {counts}"));
+        let page = if name == "local" {
+            "docs/local-steps.md"
+        } else {
+            &format!("docs/results/{name}.md")
+        };
+        let of_it = said.lines().filter(|line| line.starts_with(&format!("| {name} | ")));
+        let there = figures(&(read(page) + &of_it.collect::<Vec<_>>().join("\n")));
+        for (figure, places) in figures(words) {
+            let is =
+                |(of, _): &(f64, usize)| format!("{of:.places$}") == format!("{figure:.places$}");
+            assert!(
+                there.iter().any(is),
+                "README.md, {name}: {figure} is neither in {page} nor in a claim"
+            );
+        }
     }
     let all: Vec<&str> = by_kind.lines().last().unwrap().split(" | ").collect();
-    let row = format!("\n| all | **{}** | ", all[1..5].join("** | **"));
-    assert!(readme.contains(&row), "README.md has no row that begins with {row}");
+    let row = format!("\n| all | **{}** | | |", all[1..all.len() - 1].join("** | **"));
+    assert!(readme.contains(&row), "README.md has no row {row}");
+}
+
+/// The numbers in a text, without their signs, and how many places each has after the point.
+fn figures(text: &str) -> Vec<(f64, usize)> {
+    let words = text.split(|c: char| !c.is_ascii_digit() && c != '.' && c != ',');
+    let number = |word: &str| {
+        let word = word.trim_matches(['.', ',']).replace(',', "");
+        let places = word.split_once('.').map_or(0, |(_, after)| after.len());
+        Some((word.parse().ok()?, places))
+    };
+    words.filter_map(number).collect()
+}
+
+/// What is stored of a report is what the program would write today: no claim has changed since.
+#[test]
+fn stored_reports_are_of_today() {
+    for name in ["dqsgd", "casq", "optquant", "aggregation", "sidco", "grace", "local"] {
+        let (disk, folder) =
+            (Disk::default(), root().join(format!("docs/results/{name}-standard")));
+        let out = tempfile::tempdir().unwrap();
+        let mut results = report::read(&disk, &folder).unwrap().unwrap();
+        verdict::judge_again(&folder, &mut results).unwrap();
+        report::write(&disk, out.path(), &results).unwrap();
+        for file in [report::MARKDOWN, report::RUNS, report::ARMS, report::JSON] {
+            let of = |folder: &Path| fs::read_to_string(folder.join(file)).unwrap();
+            let same = of(&folder) == of(out.path());
+            assert!(same, "{name}: gradwire report {} writes another {file}", folder.display());
+        }
+    }
 }

@@ -48,7 +48,7 @@ pub fn counted(results: &[Results]) -> String {
 
 fn table(first: &str) -> String {
     format!(
-        "| {first} | reproduced | contradicted | depends on the link | undecided | not testable | wrong by chance, at most |\n\
+        "| {first} | reproduced | contradicted | dependent on the link | undecided | not testable | wrong by chance, at most |\n\
          |---|---|---|---|---|---|---|\n"
     )
 }
@@ -77,7 +77,8 @@ pub fn sentences(experiment: &Experiment, results: &Results) -> String {
     let line = |sentence: &Sentence| {
         let is_about = |verdict: &&Verdict| verdict.sentence.as_ref() == Some(&sentence.name);
         let verdict = |of: &Verdict| {
-            format!("*{}*: {}", results.in_words(of.ruling), of.claim.replace('|', "\\|"))
+            let links = of.by_link.as_ref().map_or_else(String::new, |on| format!(" ({on})"));
+            format!("*{}*{links}: {}", results.in_words(of.ruling), of.claim.replace('|', "\\|"))
         };
         let tested = results.verdicts.iter().filter(is_about).map(verdict);
         let untested = sentence.untested.iter().map(|why| format!("*not tested*, because {why}"));

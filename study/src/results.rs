@@ -75,7 +75,7 @@ impl Results {
         let [verdict, answer] = match ruling {
             Ruling::Reproduced => ["reproduced", "yes"],
             Ruling::Contradicted => ["contradicted at this scale", "no"],
-            Ruling::DependsOnLink => ["depends on the link"; 2],
+            Ruling::DependsOnLink => ["dependent on the link"; 2],
             Ruling::Undecided => ["undecided"; 2],
             Ruling::NotTestable => ["not testable at this scale", "no answer"],
         };

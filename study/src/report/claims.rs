@@ -89,7 +89,7 @@ mod tests {
         assert!(text.contains(line), "{text}");
         assert!(
             text.contains(
-                "0 reproduced, 0 contradicted at this scale, 0 depends on the link, 1 undecided"
+                "0 reproduced, 0 contradicted at this scale, 0 dependent on the link, 1 undecided"
             ),
             "{text}"
         );

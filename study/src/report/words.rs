@@ -293,7 +293,7 @@ mod tests {
         let mut results = Results { paper, verdicts, ..Results::default() };
         let text = chance(&results);
         assert!(text.starts_with(
-            "3 reproduced, 1 contradicted at this scale, 1 depends on the link, 1 undecided, 1 not testable at this scale."
+            "3 reproduced, 1 contradicted at this scale, 1 dependent on the link, 1 undecided, 1 not testable at this scale."
         ));
         assert!(text.contains("of these 6, chance alone gets at most 0.3 wrong"), "{text}");
         assert!(text.ends_with("--until-decided pays for its looks."), "{text}");
@@ -304,7 +304,7 @@ mod tests {
         results.paper.clear();
         let text = chance(&results);
         assert!(
-            text.starts_with("3 yes, 1 no, 1 depends on the link, 1 undecided, 1 no answer."),
+            text.starts_with("3 yes, 1 no, 1 dependent on the link, 1 undecided, 1 no answer."),
             "{text}"
         );
         results.verdicts.retain(|verdict| verdict.ruling != Ruling::Undecided);
