@@ -217,7 +217,7 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
         let links = ["slow", "fast", "faster"].iter().take(ratios.len().max(2));
         Results { links: links.map(ToString::to_string).collect(), ..results(runs) }
     };
-    use Ruling::{Contradicted, DependsOnLink, NotTestable, Reproduced, Undecided};
+    use Ruling::{Contradicted, DependsOnLink, NotTestable, Reproduced};
     for (ratios, ruling, why, seeds) in [
         (&[0.5, 0.4][..], Reproduced, "the 90 % interval lies within what was asked for", false),
         (
