@@ -107,7 +107,7 @@ fn look_at(
     });
     Verdict {
         parts: parts.collect(),
-        measure: format!("{} (the first of {} links)", first.measure, links.len()),
+        measure: first.measure.clone() + ", the first link",
         more_seeds: more.and_then(|all| all.into_iter().max()),
         ruling: one.map_or(Ruling::DependsOnLink, |of| of.ruling),
         why: one.map(|of| of.why.clone()).or(by_link.clone()).unwrap_or_default(),
