@@ -112,7 +112,8 @@ impl<'a> Direction<'a> {
             weight.product(inputs_now, Target::Write(gates_now));
             let span = |rows: &Range<usize>| rows.start * hidden..rows.end * hidden;
             states.cells[span(&rows)][self.carried(step) * hidden..].fill(0.0);
-            let (cells, next_cells) = two(&mut states.cells, span(&rows), span(&next));
+            let cells = states.cells.get_disjoint_mut([span(&rows), span(&next)]);
+            let [cells, next_cells] = cells.expect("invariant: steps have rows of their own");
             self.isa.run(Gates {
                 of: self,
                 first_row: rows.start,
@@ -180,20 +181,6 @@ impl<'a> Direction<'a> {
             hh.copy_from_slice(&row[dim..]);
         }
         db_hh.copy_from_slice(db);
-    }
-}
-
-/// Two ranges of one slice that do not overlap, in either order.
-fn two(xs: &mut [f32], a: Range<usize>, b: Range<usize>) -> (&[f32], &mut [f32]) {
-    if b.is_empty() {
-        return (&xs[a], &mut []);
-    }
-    if a.end <= b.start {
-        let (left, right) = xs.split_at_mut(b.start);
-        (&left[a], &mut right[..b.len()])
-    } else {
-        let (left, right) = xs.split_at_mut(a.start);
-        (&right[..a.len()], &mut left[b])
     }
 }
 
