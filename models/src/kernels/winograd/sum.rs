@@ -7,7 +7,7 @@ use super::tiles::{
     Layout, MATRICES, SMALL_BLOCK, Tiling, ToPoints, chunk_rows, stride, to_points,
 };
 use super::weights::PointsToWeight;
-use crate::kernels::bf16::{elements, multiply};
+use crate::kernels::bf16::{Take, elements, multiply};
 use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::element::Element;
 use crate::kernels::gemm::{Gemm, Left, Right, panel};
@@ -20,6 +20,16 @@ use crate::kernels::values::{LentPart, Values};
 /// of the cache, unless they are divided into blocks.
 const NARROW: usize = 64;
 
+/// Chains of chunks whose sums are added up apart, so that threads need not share points: as many as have these elements of
+/// sums together, and at most so many. They do not depend on the number of threads, nor do the bits.
+const CHAINED: usize = 5 << 16;
+const MOST_CHAINS: usize = 8;
+
+/// Runs `work` on every job, on all threads or on this one.
+fn spread<J: Send>(wide: bool, jobs: Vec<J>, work: impl Fn(J) + Sync + Send) {
+    if wide { each(jobs, work) } else { jobs.into_iter().for_each(work) }
+}
+
 /// The weight gradient: the points of the input times those of the result's gradient, summed over all tiles.
 pub(super) struct Sum<'a> {
     pub isa: Isa,
@@ -30,7 +40,7 @@ pub(super) struct Sum<'a> {
 
 impl Sum<'_> {
     /// Writes all of `dw`. The simple form: `dw[o, i] = Gᵀ [Σ_t (A dy[t, o] Aᵀ) ⊙ (Bᵀ x[t, i] B)] G` over all tiles t. Here
-    /// the sum at each point is a matrix product over the tiles of a chunk, added to that of the chunks before.
+    /// the sum at each point is a matrix product over the tiles of a chunk, added to that of its chain's chunks before.
     pub(super) fn run<I, O, W, E, const IN: usize, const POINTS: usize>(
         &self,
         taps: &[usize; POINTS],
@@ -54,7 +64,7 @@ impl Sum<'_> {
         if chunk == total {
             dy.in_parts(ends, |mut parts| {
                 if let Some(dy) = parts.pop() {
-                    let mut chunk = Chunk::new(taps, 0, total, dy, self, lanes);
+                    let mut chunk = Chunk::new(taps, (0, total), dy, self, lanes);
                     chunk.fill::<I, O, IN>(self, xs);
                     self.alone::<W, POINTS>(&chunk, dw);
                 }
@@ -63,35 +73,24 @@ impl Sum<'_> {
         }
         let padded = inputs.next_multiple_of(lanes);
         let sum_stride = stride(outputs * padded);
-        let mut sums = Scratch::new(MATRICES * sum_stride);
+        let of_chain = MATRICES * sum_stride;
+        let chains = (CHAINED / of_chain).clamp(1, MOST_CHAINS);
+        let length = firsts.len().div_ceil(chains).max(2);
+        let mut sums = Scratch::new(firsts.len().div_ceil(length) * of_chain);
         dy.in_parts(ends, |parts| {
-            let mut parts = firsts.zip(parts);
-            // As many chunks as there are threads become points side by side; then each matrix of sums takes them in,
-            // in their order.
-            loop {
-                let group = parts.by_ref().take(threads());
-                let mut chunks: Vec<Chunk<E, POINTS>> = group
-                    .map(|(first, dy)| Chunk::new(taps, first, rows(first), dy, self, lanes))
-                    .collect();
-                if chunks.is_empty() {
-                    break;
-                }
-                each(chunks.iter_mut().collect(), |chunk| chunk.fill::<I, O, IN>(self, xs));
-                let chunks = &chunks;
-                each(
-                    sums.chunks_exact_mut(sum_stride).enumerate().collect(),
-                    |(i, sum): (usize, &mut [f32])| {
-                        for chunk in chunks {
-                            let to = match chunk.first {
-                                0 => Target::Write(sum),
-                                _ => Target::Add(sum),
-                            };
-                            chunk.product(isa, i, (0, outputs), (0, padded), to);
-                        }
-                    },
-                );
-            }
+            let mut parts = firsts.map(|first| (first, rows(first))).zip(parts);
+            let chains = sums.chunks_exact_mut(of_chain);
+            let chains = chains.map(|sums| (parts.by_ref().take(length).collect(), sums));
+            let chains: Vec<(Vec<_>, &mut [f32])> = chains.collect();
+            let wide = threads() > chains.len();
+            spread(!wide, chains, |(parts, sums)| {
+                self.add_up::<I, O, E, IN, POINTS>(taps, xs, parts, (sums, sum_stride), wide);
+            });
         });
+        let (sum, others) = sums.split_at_mut(of_chain);
+        for other in others.chunks_exact(of_chain) {
+            isa.run(Take { from: other, to: Target::Add(sum) });
+        }
 
         let sums: &[f32] = &sums;
         let block = outputs.div_ceil(threads());
@@ -109,6 +108,42 @@ impl Sum<'_> {
                 });
             },
         );
+    }
+
+    /// Writes the sums of a chain, over its chunks in their order: `wide`, on all threads, as many chunks as there are of
+    /// them become points side by side, and then each matrix of sums takes them in.
+    fn add_up<I, O, E, const IN: usize, const POINTS: usize>(
+        &self,
+        taps: &[usize; POINTS],
+        xs: &Values<E>,
+        parts: Vec<((usize, usize), LentPart<E>)>,
+        (sums, stride): (&mut [f32], usize),
+        wide: bool,
+    ) where
+        I: Map<IN, POINTS>,
+        O: Map<4, POINTS>,
+        E: Element,
+    {
+        let (isa, lanes) = (self.isa, self.isa.lanes());
+        let (padded, outputs) = (self.sizes.inputs.next_multiple_of(lanes), self.sizes.outputs);
+        let (mut parts, mut first) = (parts.into_iter(), true);
+        while parts.len() > 0 {
+            let group = parts.by_ref().take(if wide { threads() } else { 1 });
+            let chunks = group.map(|(rows, dy)| Chunk::new(taps, rows, dy, self, lanes));
+            let mut chunks: Vec<Chunk<E, POINTS>> = chunks.collect();
+            spread(wide, chunks.iter_mut().collect(), |chunk| chunk.fill::<I, O, IN>(self, xs));
+            spread(wide, sums.chunks_exact_mut(stride).enumerate().collect(), |(i, sum)| {
+                for (at, chunk) in chunks.iter().enumerate() {
+                    let to = if first && at == 0 {
+                        Target::Write(&mut *sum)
+                    } else {
+                        Target::Add(&mut *sum)
+                    };
+                    chunk.product(isa, i, (0, outputs), (0, padded), to);
+                }
+            });
+            first = false;
+        }
     }
 
     /// The gradient from one chunk that is all there is: block by block, none of which leaves the cache before it has been
@@ -162,8 +197,7 @@ struct Chunk<'a, E: Element, const POINTS: usize> {
 impl<'a, E: Element, const POINTS: usize> Chunk<'a, E, POINTS> {
     fn new(
         taps: &[usize; POINTS],
-        first: usize,
-        rows: usize,
+        (first, rows): (usize, usize),
         gradient: LentPart<'a, E>,
         sum: &Sum,
         lanes: usize,
