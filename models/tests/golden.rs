@@ -17,9 +17,10 @@ fn check(model: &str) {
     let deepest = ["resnet110", "resnet34", "vgg16"].contains(&model);
     let default = [Kernels::Candle, kernels::active().unwrap(), Kernels::parse("precise").unwrap()];
     let set = Kernels::available().filter(|kernels| !deepest || default.contains(kernels));
-    // The instruction where there is one, and the emulation for the smaller ones, whose arithmetic is the same.
-    let asked =
-        if deepest { &[Precision::Bf16][..] } else { &[Precision::Bf16, Precision::Bf16Emulated] };
+    // The instruction where there is one, and the emulation for the smaller ones, whose products are the same and whose
+    // vectors are shorter: that rounding alone takes a gradient of ResNet-56 from 2.5 to 5 times PyTorch's error.
+    let emulated = !deepest && model != "resnet56";
+    let asked = &[Precision::Bf16, Precision::Bf16Emulated][..1 + usize::from(emulated)];
     let bf16 = asked.iter().filter_map(|precision| default[1].in_precision(*precision).ok());
     for kernels in set.chain(bf16) {
         let compared = kernels::with(kernels, || golden.compare(&Device::Cpu).unwrap());

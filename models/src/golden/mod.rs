@@ -33,6 +33,7 @@ pub struct Golden {
     pub case: Case,
     smoothing: f64,
     f32: Rounding,
+    bf16: Rounding,
     loss: f64,
     eval_logits: Vec<Vec<f64>>,
     train_logits: Vec<Vec<f64>>,
@@ -40,7 +41,7 @@ pub struct Golden {
     buffers: BTreeMap<String, Digest>,
 }
 
-/// How far PyTorch's own f32 is from its f64: what no f32 implementation can be asked to beat.
+/// How far PyTorch's own f32 or bf16 is from its f64: what no implementation can be asked to beat.
 #[derive(Deserialize)]
 struct Rounding {
     eval_logits: f64,
@@ -77,8 +78,9 @@ impl Golden {
     /// The golden values are f64. On the CPU errors with Winograd's convolutions stay below 1e-4 of the norm (the
     /// largest is 3.8e-5, of VGG-16), without below 1e-5 (8e-6, of ResNet-44), where f32 can: on ResNet-34 PyTorch's
     /// own is off by 8.1e-6, ours by up to 1.04e-5, and the limit is one and a half times PyTorch's. A GPU adds up in
-    /// orders of its own, so it has the limit of Winograd's convolutions. In bf16 logits are off by up to 0.024 (of
-    /// ResNet-110), and the gradient that is compared is not the worst but the middle one of all parameters.
+    /// orders of its own, so it has the limit of Winograd's convolutions. In bf16 logits and the worst gradient may be
+    /// three times as far off as PyTorch's own bf16 (2.8 times, of ResNet-110's): of a few samples some activations
+    /// change their sign, and gradients with them, by up to 0.69 of their norm in PyTorch and 0.88 here.
     ///
     /// # Errors
     /// When the model cannot be computed there, or has other parameters or statistics than the stored ones.
@@ -104,44 +106,28 @@ impl Golden {
         let buffers = buffers.filter(|(name, _)| !name.ends_with("num_batches_tracked"));
         let rounding = rounding(device)?;
         let errors = errors(&self.gradients, &gradients.collect())?;
-        // In bf16 some activations of the few samples change their sign, and single gradients with them.
-        let (which, of_gradients) = match rounding {
-            Arithmetic::Bf16 => (errors.len() / 2, 12.0),
-            _ => (errors.len().saturating_sub(1), 1.0),
-        };
-        let (gradient, of) = nth(errors, which);
-        let buffers = self::errors(&self.buffers, &buffers.collect())?;
-        let last = buffers.len().saturating_sub(1);
-        let (buffer, statistic) = nth(buffers, last);
-        let limit = |pytorch: f64| match rounding {
-            Arithmetic::Strict => f64::max(1e-5, 1.5 * pytorch),
+        let (gradient, of) = worst(errors);
+        let (buffer, statistic) = worst(self::errors(&self.buffers, &buffers.collect())?);
+        let limit = |of: fn(&Rounding) -> f64| match rounding {
+            Arithmetic::Strict => f64::max(1e-5, 1.5 * of(&self.f32)),
             Arithmetic::Quick => 1e-4,
-            Arithmetic::Bf16 => BF16,
+            Arithmetic::Bf16 => 3. * of(&self.bf16),
         };
-        let train = limit(self.f32.train_logits);
+        let train = limit(|of| of.train_logits);
+        // In bf16 the largest are off by 0.016.
+        let others = if let Arithmetic::Bf16 = rounding { 0.03 } else { train };
         let loss = (f64::from(loss.to_scalar::<f32>()?) / self.loss - 1.).abs();
-        let of_evaluation = logits_error(&evaluated, &self.eval_logits)?;
+        let evaluated = logits_error(&evaluated, &self.eval_logits)?;
+        let trained = logits_error(&logits, &self.train_logits)?;
         Ok(vec![
-            Comparison::new("logits of evaluation", of_evaluation, limit(self.f32.eval_logits)),
-            Comparison::new(
-                "logits of training",
-                logits_error(&logits, &self.train_logits)?,
-                train,
-            ),
-            Comparison::new("loss", loss, train),
-            Comparison::new(
-                format!("gradient of {of}"),
-                gradient,
-                of_gradients * limit(self.f32.gradient),
-            ),
-            Comparison::new(format!("running statistic {statistic}"), buffer, train),
+            Comparison::new("logits of evaluation", evaluated, limit(|of| of.eval_logits)),
+            Comparison::new("logits of training", trained, train),
+            Comparison::new("loss", loss, others),
+            Comparison::new(format!("gradient of {of}"), gradient, limit(|of| of.gradient)),
+            Comparison::new(format!("running statistic {statistic}"), buffer, others),
         ])
     }
 }
-
-/// How far logits, loss and statistics of a model in bf16 may be from the stored values, whatever PyTorch's f32; half of the
-/// gradients may be off by twelve times as much.
-const BF16: f64 = 0.04;
 
 /// How arithmetic rounds.
 enum Arithmetic {
@@ -194,9 +180,9 @@ fn errors(
     Ok(errors)
 }
 
-/// One of the errors, or none of no tensors.
-fn nth(mut errors: Vec<(f64, String)>, which: usize) -> (f64, String) {
-    if errors.is_empty() { (0., "none".to_owned()) } else { errors.swap_remove(which) }
+/// The largest of the errors, or none of no tensors.
+fn worst(mut errors: Vec<(f64, String)>) -> (f64, String) {
+    errors.pop().unwrap_or((0., "none".to_owned()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ usage: python models/tests/golden/make.py [MODEL ...]      (needs: pip install t
 Weights and inputs come from the hash formulas in reference.py, so only results are stored, one
 MODEL.json each. PyTorch computes in f64; the formulas' values are f32, so an f32 implementation
 differs by its own rounding alone; a gradient that is nothing but PyTorch's rounding (of a bias that
-batch norm takes out again) is stored as the zeros that it is; how far PyTorch's own f32 is off stands under "f32". Near a kink
+batch norm takes out again) is stored as the zeros that it is; how far PyTorch's own f32 is off stands under "f32", and how far
+its bf16 (autocast) is, under "bf16". Near a kink
 of ReLU or a tie of the maximum that rounding could still flip a gradient, so of SEEDS inputs the
 one that stays furthest from all kinks is used.
 
@@ -85,12 +86,14 @@ def run(name, dtype, seed):
     inputs, targets, classes = case(name, seed)
     model = reference.build(name, vocabulary=VOCABULARY, classes=classes)
     reference.fill(model)
-    model = model.to(dtype)
-    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
-    model.eval()
-    evaluated = model(inputs)
-    model.train()
-    logits = model(inputs)
+    weights = torch.float32 if dtype == torch.bfloat16 else dtype
+    model = model.to(weights)
+    inputs = inputs.to(weights) if inputs.is_floating_point() else inputs
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        model.eval()
+        evaluated = model(inputs).to(weights)
+        model.train()
+        logits = model(inputs).to(weights)
     loss = F.cross_entropy(logits, targets, label_smoothing=SMOOTHING)
     loss.backward()
     return model, evaluated, logits, loss
@@ -126,25 +129,29 @@ def rounded(value):
 def write(name):
     seed, distance = furthest_from_kinks(name)
     model, evaluated, logits, loss = run(name, torch.float64, seed)
-    single, evaluated32, logits32, _ = run(name, torch.float32, seed)
     gradients = dict(sorted((n, p.grad) for n, p in model.named_parameters() if p.requires_grad))
     largest = max(g.norm() for g in gradients.values())
     rounding = [n for n, g in gradients.items() if g.norm() < ZERO * largest]
     gradients |= {n: torch.zeros_like(gradients[n]) for n in rounding}
     buffers = dict(sorted((n, b) for n, b in model.named_buffers() if b.is_floating_point()))
-    grads32 = dict(single.named_parameters())
-    f32 = {
-        "eval_logits": relative(evaluated32, evaluated),
-        "train_logits": relative(logits32, logits),
-        "gradient": max(relative(grads32[n].grad, g) for n, g in gradients.items() if n not in rounding),
-    }
+
+    def errors(dtype):
+        of, by_eval, by_train, _ = run(name, dtype, seed)
+        grads = dict(of.named_parameters())
+        return {
+            "eval_logits": relative(by_eval, evaluated),
+            "train_logits": relative(by_train, logits),
+            "gradient": max(relative(grads[n].grad, g) for n, g in gradients.items() if n not in rounding),
+        }
+
+    f32, bf16 = errors(torch.float32), errors(torch.bfloat16)
     print(f"{name}: seed {seed}, margin {distance}, {sum(g.numel() for g in gradients.values())} parameters; "
-          f"errors of PyTorch's own f32: {f32}")
+          f"errors of PyTorch's own f32: {f32}, of its bf16: {bf16}")
     vocabulary = VOCABULARY if name in reference.TEXTS else logits.shape[1] if name in reference.GPTS else None
     golden = {
         "model": name.split("-")[0], "settings": reference.SETTINGS.get(name, {}), "seed": seed, "smoothing": SMOOTHING, "classes": logits.shape[1],
         "input": list(case(name, seed)[0].shape), "vocabulary": vocabulary,
-        "f32": f32, "loss": loss.item(), "eval_logits": evaluated.tolist(), "train_logits": logits.tolist(),
+        "f32": f32, "bf16": bf16, "loss": loss.item(), "eval_logits": evaluated.tolist(), "train_logits": logits.tolist(),
     }
     lines = [f" {json.dumps(k)}: {json.dumps(rounded(v), separators=(',', ':'))}" for k, v in golden.items()]
     for key, tensors in (("gradients", gradients), ("buffers", buffers)):
