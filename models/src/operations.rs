@@ -395,7 +395,7 @@ impl Trial {
     /// When the operation fails on either.
     pub fn compare(&self, device: &Device) -> Result<Vec<Comparison>> {
         let right = with(Kernels::Candle, || self.outcome(AS_THEY_ARE, &Device::Cpu))?;
-        Ok(self.differences(&self.outcome(AS_THEY_ARE, device)?, &right))
+        Ok(self.differences(&self.outcome(AS_THEY_ARE, device)?, &right, TOLERANCE))
     }
 
     fn outcome(&self, size: Resize, device: &Device) -> Result<Computed> {
@@ -414,9 +414,9 @@ impl Trial {
         })
     }
 
-    fn differences(&self, found: &Computed, right: &Computed) -> Vec<Comparison> {
+    fn differences(&self, found: &Computed, right: &Computed, tolerance: f64) -> Vec<Comparison> {
         let compare = |what: String, found: &[f32], right: &[f32], least| {
-            Comparison::new(what, distance(found, right, least), TOLERANCE)
+            Comparison::new(what, distance(found, right, least), tolerance)
         };
         let mut all = vec![compare("output".into(), &found.output, &right.output, 0.)];
         // A gradient that is nothing but rounding, as that of a shift which batch norm takes out again, is measured by

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::fused;
+use crate::kernels::{Precision, active};
 
 #[test]
 fn every_operation_is_tried() {
@@ -21,10 +22,12 @@ fn every_operation_is_tried() {
 }
 
 /// Calls `test` with the name of every way to compute an operation on the processor but the composed one, and with what
-/// computes a trial that way: the kernels of each instruction set, and the Rust that stands for those of GPUs.
+/// computes a trial that way: the kernels of each instruction set, those in bf16, and the Rust that stands for those of GPUs.
 fn on_every_path(test: impl Fn(&str, &dyn Fn(&Trial, Resize) -> Result<Computed>)) {
     let of = |trial: &Trial, size: Resize| trial.outcome(size, &Device::Cpu);
-    for kernels in Kernels::available().filter(|kernels| *kernels != Kernels::Candle) {
+    let in_bf16 = [Precision::Bf16, Precision::Bf16Emulated];
+    let in_bf16 = in_bf16.iter().filter_map(|which| active().unwrap().in_precision(*which).ok());
+    for kernels in Kernels::available().filter(|one| *one != Kernels::Candle).chain(in_bf16) {
         test(&kernels.to_string(), &|trial, size| with(kernels, || of(trial, size)));
     }
     test("fused", &|trial, size| fused::tests::by_twins(|| of(trial, size)));
@@ -34,9 +37,14 @@ fn composed(trial: &Trial, size: Resize) -> Result<Computed> {
     with(Kernels::Candle, || trial.outcome(size, &Device::Cpu))
 }
 
+/// In bf16, which has 8 bits, errors are larger; and where an operation chooses, as a maximum and ReLU do, among values that
+/// are nearly equal, rounding decides which of them gets a gradient.
 fn same(trial: &Trial, found: &Computed, right: &Computed, what: &str) {
-    for one in trial.differences(found, right) {
-        assert!(one.holds(), "{} {what}: {one:?}", trial.name());
+    let bf16 = what.contains("bf16");
+    let chooses = trial.operation.contains("max") || trial.variant.contains("ReLU");
+    for one in trial.differences(found, right, if bf16 { 0.02 } else { TOLERANCE }) {
+        let chosen = bf16 && chooses && one.what.starts_with("gradient") && one.error < 0.25;
+        assert!(one.holds() || chosen, "{} {what}: {one:?}", trial.name());
     }
 }
 
@@ -125,7 +133,7 @@ fn a_wrong_outcome_is_found() {
         let wrong = |spoil: &dyn Fn(&mut Computed)| {
             let mut found = outcome();
             spoil(&mut found);
-            let compared = trial.differences(&found, &right);
+            let compared = trial.differences(&found, &right, TOLERANCE);
             compared.into_iter().filter(|one| !one.holds()).map(|one| one.what).collect()
         };
         let off = |values: &mut Vec<f32>| values.iter_mut().for_each(|v| *v = *v * 1.001 + 0.001);
