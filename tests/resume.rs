@@ -129,29 +129,36 @@ fn batch_norm_and_running_means_go_on_bit_for_bit() {
     }
 }
 
-/// A run in bf16, with Winograd's convolutions and without, is the same each time and on any number of threads, goes on
-/// exactly, and goes on in f32 only by force.
+/// A run in bf16, of Winograd's convolutions, of LSTMs and of attention, is the same each time and on any number of
+/// threads, goes on exactly, and goes on in f32 only by force.
 #[test]
 fn a_run_in_bf16_goes_on_bit_for_bit_and_in_f32_only_by_force() {
-    let program = Program::new();
-    let train = words(
-        "train --quiet --workers 2 --epochs 2 --precision bf16-emulated --set name=quick \
-         --set samples.train=48 --set samples.test=16 --set train.batch=4 --set model=resnet8 \
-         --set record.every=1 --set checkpoint.every_steps=4 --set checkpoint.keep_last=9",
-    );
-    program.succeed(&train);
-    let run = program.quick_run();
-    let (before, trained) = (Outcome::of(&run), weights(&run));
-    program.succeed(&[&train[..], &["--set", "threads=2", "--out", "again"]].concat());
-    let again = weights(&only_run(&program.path("again").join("quick")));
-    assert!(again == trained, "on two threads");
-    let from = checkpoints(&run)[1].clone();
-    resume(&program, &from, &[]);
-    before.is_of(&run, "bf16");
-    let line = ["train", "--quiet", "--resume", text(&from), "--set", "precision=f32"];
-    program.refuses(&line, 2, &["precision was \"bf16-emulated\"", "--force"]);
-    resume(&program, &from, &["--set", "precision=f32", "--force"]);
-    assert!(weights(&run) != trained, "in f32");
+    for (model, dataset) in [
+        ("resnet8", "synthetic-cifar10"),
+        ("bilstm", "synthetic-ag-news"),
+        ("transformer", "synthetic-ag-news"),
+    ] {
+        let program = Program::new();
+        let train = words(
+            "train --quiet --workers 2 --epochs 2 --precision bf16-emulated --set name=quick \
+             --set samples.train=48 --set samples.test=16 --set train.batch=4 \
+             --set record.every=1 --set checkpoint.every_steps=4 --set checkpoint.keep_last=9",
+        );
+        let train = [&train[..], &["--model", model, "--dataset", dataset]].concat();
+        program.succeed(&train);
+        let run = program.quick_run();
+        let (before, trained) = (Outcome::of(&run), weights(&run));
+        program.succeed(&[&train[..], &["--set", "threads=2", "--out", "again"]].concat());
+        let again = weights(&only_run(&program.path("again").join("quick")));
+        assert!(again == trained, "{model} on two threads");
+        let from = checkpoints(&run)[1].clone();
+        resume(&program, &from, &[]);
+        before.is_of(&run, model);
+        let line = ["train", "--quiet", "--resume", text(&from), "--set", "precision=f32"];
+        program.refuses(&line, 2, &["precision was \"bf16-emulated\"", "--force"]);
+        resume(&program, &from, &["--set", "precision=f32", "--force"]);
+        assert!(weights(&run) != trained, "{model} in f32");
+    }
 }
 
 /// Averages of the weights, flips that alternate and views of the test set; an average also goes on with
