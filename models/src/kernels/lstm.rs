@@ -133,7 +133,7 @@ impl Bilstm {
         }
         let mut dxs = [Scratch::new(steps.rows() * dim), Scratch::new(steps.rows() * dim)];
         let mut dws = [vec![0.0; forward.elem_count()], vec![0.0; reverse.elem_count()]];
-        let operands = [false, true].into_iter().zip(&*saved);
+        let operands = [false, true].into_iter().zip(saved);
         let (forward, reverse) = (borrow(forward)?, borrow(reverse)?);
         let outputs = dys.iter().zip(dxs.iter_mut().zip(&mut dws));
         let jobs = operands.zip([&*forward, &*reverse]).zip(outputs).collect();
