@@ -65,12 +65,12 @@ impl Operation<3> for Bilstm {
         let weights = [forward.values()?, reverse.values()?];
         // All scratch that outlives this call comes from this thread, which also drops it.
         let xs = xs.values()?;
-        let mut states = [(); 2].map(|()| States::new(steps, xs, [dim, hidden]));
+        let mut states = [(); 2].map(|()| States::new(steps.rows(), [dim, hidden]));
         let mut sums = [vec![0.0; batch * hidden], vec![0.0; batch * hidden]];
         let jobs = [false, true].into_iter().zip(weights).zip(states.iter_mut().zip(&mut sums));
         parallel::each(jobs.collect(), |((reverse, weights), (states, sums))| {
             let direction = Direction::new(self.isa, steps, dim, hidden, reverse, weights);
-            direction.forward(states, sums);
+            direction.forward(xs, states, sums);
         });
         let mut means = vec![0.0; batch * 2 * hidden];
         for (row, &text) in steps.texts().iter().enumerate() {
@@ -131,7 +131,7 @@ impl Bilstm {
                 }
             }
         }
-        let mut dxs = [Scratch::new(steps.rows() * dim), Scratch::new(steps.rows() * dim)];
+        let mut dxs = [vec![0.0; batch * length * dim], vec![0.0; batch * length * dim]];
         let mut dws = [vec![0.0; forward.elem_count()], vec![0.0; reverse.elem_count()]];
         let operands = [false, true].into_iter().zip(saved);
         let (forward, reverse) = (borrow(forward)?, borrow(reverse)?);
@@ -142,10 +142,9 @@ impl Bilstm {
             direction.backward(states, dy, dx, dw);
         });
         let [mut dx, other] = dxs;
-        for (sum, other) in dx.iter_mut().zip(&*other) {
+        for (sum, other) in dx.iter_mut().zip(&other) {
             *sum += other;
         }
-        let dx = steps.unpack(&dx, dim, batch * length * dim);
         Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dws))
     }
 }

@@ -9,7 +9,7 @@ use crate::kernels::projection::{ColumnSums, Panels, weight_gradient};
 use crate::kernels::simd::{Isa, Kernel, Simd};
 
 /// Rows whose gradients of the gates are held at once: the gradient of the weights takes them while they are in the cache.
-const STRETCH: usize = 512;
+const STRETCH: usize = 256;
 
 /// One direction's parameters and the order of its steps.
 pub(super) struct Direction<'a> {
@@ -35,11 +35,10 @@ pub(super) struct States {
 }
 
 impl States {
-    /// Those of `rows` whose inputs are `xs [B, L, D]`, before the first step.
-    pub(super) fn new(steps: &TimeSteps, xs: &[f32], [dim, hidden]: [usize; 2]) -> Self {
-        let [gates, mut inputs, cells] =
-            [4 * hidden, dim + hidden, hidden].map(|width| Scratch::new(steps.rows() * width));
-        steps.pack(xs, dim, &mut inputs, dim + hidden);
+    /// Those of so many rows, not written yet.
+    pub(super) fn new(rows: usize, [dim, hidden]: [usize; 2]) -> Self {
+        let [gates, inputs, cells] =
+            [4 * hidden, dim + hidden, hidden].map(|width| Scratch::new(rows * width));
         Self { gates, inputs, cells }
     }
 }
@@ -97,17 +96,21 @@ impl<'a> Direction<'a> {
         self.steps.step(before).len().min(self.steps.step(Some(step)).len())
     }
 
-    /// Runs all steps, fills `states` and adds the hidden states up in `sums [B, H]`. Each step's product is of its inputs
-    /// and hidden states together: its gates are still in the cache when they are squashed.
-    pub(super) fn forward(&self, states: &mut States, sums: &mut [f32]) {
+    /// Runs all steps on `xs [B, L, D]`, fills `states` and adds the hidden states up in `sums [B, H]`. Each step's product is
+    /// of its inputs and hidden states together: its gates are still in the cache when they are squashed.
+    pub(super) fn forward(&self, xs: &[f32], states: &mut States, sums: &mut [f32]) {
         let (hidden, gates, inputs) = (self.hidden, 4 * self.hidden, self.dim + self.hidden);
         let weight = Panels::transposed(self.isa, &self.weight, inputs);
         for (step, next) in self.order() {
             let (rows, next) = (self.steps.step(Some(step)), self.steps.step(next));
             let gates_now = &mut states.gates[rows.start * gates..rows.end * gates];
             let inputs_now = &mut states.inputs[rows.start * inputs..rows.end * inputs];
-            for row in inputs_now.chunks_exact_mut(inputs).skip(self.carried(step)) {
-                row[self.dim..].fill(0.0);
+            let places = self.steps.places(step).enumerate();
+            for (row, (at, place)) in inputs_now.chunks_exact_mut(inputs).zip(places) {
+                row[..self.dim].copy_from_slice(&xs[place * self.dim..][..self.dim]);
+                if at >= self.carried(step) {
+                    row[self.dim..].fill(0.0);
+                }
             }
             weight.product(inputs_now, Target::Write(gates_now));
             let span = |rows: &Range<usize>| rows.start * hidden..rows.end * hidden;
@@ -126,8 +129,8 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Goes back through all steps: writes `dx [rows, D]` and `dw`, laid out as the parameters, from `dy [B, H]`, which every
-    /// hidden state of a row receives.
+    /// Goes back through all steps: writes the tokens of `dx [B, L, D]` and `dw`, laid out as the parameters, from
+    /// `dy [B, H]`, which every hidden state of a row receives.
     pub(super) fn backward(&self, states: &States, dy: &[f32], dx: &mut [f32], dw: &mut [f32]) {
         let (dim, hidden, gates) = (self.dim, self.hidden, 4 * self.hidden);
         let inputs = dim + hidden;
@@ -158,9 +161,8 @@ impl<'a> Direction<'a> {
                 });
                 let dinputs = &mut dinputs[..rows.len() * inputs];
                 weight.product(dgates, Target::Write(dinputs));
-                let dx = dx[rows.start * dim..rows.end * dim].chunks_exact_mut(dim);
-                for (to, row) in dx.zip(dinputs.chunks_exact(inputs)) {
-                    to.copy_from_slice(&row[..dim]);
+                for (place, row) in self.steps.places(step).zip(dinputs.chunks_exact(inputs)) {
+                    dx[place * dim..][..dim].copy_from_slice(&row[..dim]);
                 }
                 let carried = dinputs.chunks_exact(inputs).take(self.carried(step));
                 for (to, row) in dhidden.chunks_exact_mut(hidden).zip(carried) {

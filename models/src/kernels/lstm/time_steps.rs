@@ -83,28 +83,10 @@ impl TimeSteps {
         self.holes.get(row).copied().unwrap_or(false)
     }
 
-    /// Lays `xs [B, L, dim]` out as `packed [rows, dim]`, rows `apart` from one to the next.
-    pub(super) fn pack(&self, xs: &[f32], dim: usize, packed: &mut [f32], apart: usize) {
-        for (place, row) in self.places().zip(packed.chunks_exact_mut(apart)) {
-            row[..dim].copy_from_slice(&xs[place * dim..][..dim]);
-        }
-    }
-
-    /// The inverse of [`pack`](Self::pack), zeros where no row comes from: `len` values.
-    pub(super) fn unpack(&self, packed: &[f32], dim: usize, len: usize) -> Vec<f32> {
-        let mut xs = vec![0.0; len];
-        for (place, row) in self.places().zip(packed.chunks_exact(dim)) {
-            xs[place * dim..][..dim].copy_from_slice(row);
-        }
-        xs
-    }
-
-    /// For every row, where its token stands among `[B, L]`.
-    fn places(&self) -> impl Iterator<Item = usize> {
-        (0..self.count()).flat_map(move |step| {
-            let texts = self.texts.iter().take(self.step(Some(step)).len());
-            texts.map(move |text| text * self.length + step)
-        })
+    /// For every row of a step, where its token stands among `[B, L]`.
+    pub(super) fn places(&self, step: usize) -> impl Iterator<Item = usize> {
+        let texts = self.texts.iter().take(self.step(Some(step)).len());
+        texts.map(move |text| text * self.length + step)
     }
 }
 
@@ -124,11 +106,8 @@ mod tests {
         assert_eq!((steps.step(None), steps.step(Some(3))), (0..0, 0..0));
         assert_eq!((0..6).filter(|&row| steps.is_hole(row)).collect::<Vec<_>>(), [3]);
         assert_eq!([0, 1, 2, 3].map(|row| steps.weight(row)), [0.5, 0.5, 1.0, 0.0]);
-        let xs: Vec<f32> = ids.iter().map(|&id| id as f32).collect();
-        let mut packed = [f32::NAN; 6];
-        steps.pack(&xs, 1, &mut packed, 1);
-        assert_eq!(packed, [6.0, 8.0, 5.0, 0.0, 9.0, 7.0]);
-        assert_eq!(steps.unpack(&packed, 1, 16), xs);
+        let tokens = (0..3).map(|step| steps.places(step).map(|at| ids[at]).collect());
+        assert_eq!(tokens.collect::<Vec<Vec<u32>>>(), [vec![6, 8, 5], vec![0, 9], vec![7]]);
     }
 
     #[test]
