@@ -25,6 +25,9 @@ use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Frame, Kind, Reader, floats};
 use crate::{Error, Result};
 
+/// Bytes of a shard's mean that are checked and copied while the first cache holds them.
+const PIECE: usize = 4 * RANGE_UNIT;
+
 /// A stretch of one item's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
@@ -210,10 +213,21 @@ fn take_results(
         for Piece { index, part } in pieces {
             let item = group.items[*index];
             let expected = context.sent_by(from, context.header_of(Kind::Shard, item));
-            let frame = Frame::expect(&mut reader, expected, context.rank).map_err(&blame)?;
-            let values =
-                floats::expect(frame.payload, part.len()).map_err(Error::from).map_err(&blame)?;
-            group.put(item, part.start, values);
+            let sent = Frame::split(&mut reader).map_err(Error::from).map_err(&blame)?;
+            let of_length = floats::expect(sent.frame.payload, part.len());
+            if sent.frame.header.answers(expected) && of_length.is_ok() {
+                let mut at = part.start;
+                let put = |bytes: &[u8]| {
+                    let values = bytes.as_chunks().0;
+                    group.put(item, at, values);
+                    at += values.len();
+                };
+                sent.check_while(PIECE, put).map_err(Error::from).map_err(&blame)?;
+                continue;
+            }
+            let checked = sent.check().map_err(Error::from).map_err(&blame)?;
+            checked.awaited(expected, context.rank).map_err(&blame)?;
+            of_length.map_err(Error::from).map_err(&blame)?;
         }
         reader.finish().map_err(Error::from).map_err(blame)?;
     }
