@@ -5,9 +5,9 @@ usage: benches/pytorch/time_to_accuracy.py --data DIR [--target 93] [--seeds 1,2
                                            [--sides native,pytorch] [--python PYTHON] [--binary PROGRAM]
                                            [--precision f32|bf16] [--settings eager,compile,bf16,compile+bf16]
 
-PyTorch trains in one process with so many threads, in whichever of its two memory layouts and of its settings (eager,
-torch.compile, bf16 autocast, both) took fewer seconds for a few steps at the beginning; --precision is the native
-side's. The native trainer with the recipe's two workers. Both: the net, batch 1,024, rates,
+PyTorch trains in one process with so many threads, or in as many ranks of one thread (DDP over gloo), in one of its two
+memory layouts and of its settings (eager, torch.compile, bf16 autocast, both): whichever took fewer seconds for a few steps
+before the first run; --precision is the native side's. The native trainer with the recipe's two workers. Both: the net, batch 1,024, rates,
 decay, Lookahead, flips, translations, label smoothing and test views of the recipe, evaluated after the same
 epochs; seconds are of steps and evaluations until the first evaluation that found the target, without reading the
 data. They draw other initial weights, orders and translations. Prints a line for each run and a table at the end.
@@ -25,10 +25,11 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 BATCH, EVALUATE_EVERY, PROBE_STEPS = 1024, 6, 3
+LAYOUTS = ("channels_last", "contiguous_format")
 RATE, MOMENTUM, DECAY, BIAS_RATE, SMOOTHING = 1.5, 0.85, 0.00133, 64.0, 0.2
 START, PEAK, END = 0.2, 0.23, 0.07
 SLOW_DECAY, SLOW_RAMP, SLOW_EVERY = 0.774, 3, 5
-TRANSLATE, WHITENED_FROM = 2, 5000
+TRANSLATE, WHITENED_FROM, TESTS = 2, 5000, 10_000
 
 
 def rate_of(step, steps):
@@ -52,8 +53,8 @@ class Slow:
                 value.copy_(self.values[name])
 
 
-def epoch_of(pixels, flipped, epoch, draw, order):
-    """The epoch's batches: alternating flips, translations with reflected borders."""
+def epoch_of(pixels, flipped, epoch, draw, order, share):
+    """A share of each of the epoch's batches: alternating flips, translations with reflected borders."""
     import torch
     padded = torch.nn.functional.pad(pixels, (TRANSLATE,) * 4, "reflect")
     flip = flipped if epoch % 2 == 0 else ~flipped
@@ -64,6 +65,7 @@ def epoch_of(pixels, flipped, epoch, draw, order):
     columns = torch.where(flip.view(-1, 1, 1), columns.flip(2), columns)
     channel = torch.arange(3).view(1, 3, 1, 1)
     for part in torch.randperm(len(pixels), generator=order).split(BATCH):
+        part = part[share]
         image = part.view(-1, 1, 1, 1)
         yield part, padded[image, channel, rows[part][:, None], columns[part][:, None]]
 
@@ -81,62 +83,73 @@ def views_of(model, pixels):
 
 
 def pytorch_side(a):
+    """One rank; rank 0 prints a line of JSON: of --probe the seconds of a few steps in each layout and setting."""
     import torch
+    import torch.distributed as dist
     from ddp_cifar10 import images
     from models import MODELS
 
     torch.set_num_threads(a.threads)
+    if a.ranks > 1:
+        dist.init_process_group("gloo", init_method=f"file://{a.store}", rank=a.rank, world_size=a.ranks)
+    share = slice(a.rank, None, a.ranks)
     pixels, labels = images(a.data, "data_batch_*.bin")
-    tests, answers = images(a.data, "test_batch.bin")
+    tests, answers = (of_all[share] for of_all in images(a.data, "test_batch.bin"))
 
-    def prepared(layout, seed):
+    def prepared(layout, setting, seed):
         torch.manual_seed(seed)
-        model = MODELS["airbench"]().to(memory_format=layout)
+        model = MODELS["airbench"]().to(memory_format=getattr(torch, layout))
         model.prepare(pixels[:WHITENED_FROM])
         of_norms = [value for name, value in model.named_parameters() if "bn" in name and value.requires_grad]
         others = [value for name, value in model.named_parameters() if "bn" not in name and value.requires_grad]
         groups = [{"params": of_norms, "weight_decay": DECAY / BIAS_RATE, "factor": BIAS_RATE},
                   {"params": others, "weight_decay": DECAY, "factor": 1.0}]
-        return model, torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM, nesterov=True)
+        trained = model
+        if a.ranks > 1:
+            trained = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+        if "compile" in setting:
+            trained = torch.compile(trained)
+        return model, trained, torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM, nesterov=True)
 
     def autocast(setting):
         return torch.autocast("cpu", torch.bfloat16, enabled="bf16" in setting)
 
-    def step(model, optimizer, layout, setting, seen, right, rate):
+    def step(trained, optimizer, layout, setting, seen, right, rate):
         for group in optimizer.param_groups:
             group["lr"] = RATE * rate * group["factor"]
         optimizer.zero_grad(set_to_none=True)
         with autocast(setting):
-            logits = model(seen.contiguous(memory_format=layout))
+            logits = trained(seen.contiguous(memory_format=getattr(torch, layout)))
             loss = torch.nn.functional.cross_entropy(logits, right, label_smoothing=SMOOTHING)
         loss.backward()
         optimizer.step()
 
-    def run_by(model, setting):
-        return torch.compile(model) if "compile" in setting else model
-
-    def probed(way):
-        layout, setting = way
-        model, optimizer = prepared(layout, 0)
-        model = run_by(model, setting)
-        step(model, optimizer, layout, setting, pixels[:BATCH], labels[:BATCH], 0.01)
+    def probed(layout, setting):
+        _, trained, optimizer = prepared(layout, setting, 0)
+        seen, right = pixels[:BATCH][share], labels[:BATCH][share]
+        step(trained, optimizer, layout, setting, seen, right, 0.01)
         began = time.perf_counter()
         for _ in range(PROBE_STEPS):
-            step(model, optimizer, layout, setting, pixels[:BATCH], labels[:BATCH], 0.01)
+            step(trained, optimizer, layout, setting, seen, right, 0.01)
         return time.perf_counter() - began
 
-    layouts = [torch.channels_last, torch.contiguous_format]
-    layout, setting = min(((l, s) for l in layouts for s in a.settings.split(",")), key=probed)
+    def say(answer):
+        if a.rank == 0:
+            print(json.dumps(answer))
+
+    if a.probe:
+        ways = [(layout, setting) for layout in LAYOUTS for setting in a.settings.split(",")]
+        return say([[probed(*way), a.ranks, a.threads, *way] for way in ways])
+    layout, setting = a.layout, a.settings
     draw, order = torch.Generator().manual_seed(1000 * a.seed), torch.Generator().manual_seed(a.seed)
     flipped = torch.rand(len(pixels), generator=draw) < 0.5
     steps = a.epochs * -(-len(pixels) // BATCH)
     began, evaluations, done = time.perf_counter(), [], 0
-    model, optimizer = prepared(layout, a.seed)
+    model, trained, optimizer = prepared(layout, setting, a.seed)
     slow = Slow(model)
-    trained = run_by(model, setting)
     for epoch in range(a.epochs):
         model.train()
-        for part, seen in epoch_of(pixels, flipped, epoch, draw, order):
+        for part, seen in epoch_of(pixels, flipped, epoch, draw, order, share):
             step(trained, optimizer, layout, setting, seen, labels[part], rate_of(done, steps))
             done += 1
             if done % SLOW_EVERY == 0:
@@ -145,21 +158,45 @@ def pytorch_side(a):
                 slow.meet(model, 1.0)
         if (epoch + 1) % EVALUATE_EVERY == 0 or epoch + 1 == a.epochs:
             model.eval()
+            memory_format = getattr(torch, layout)
             with torch.no_grad(), autocast(setting):
-                found = [views_of(model, part.contiguous(memory_format=layout)).argmax(1) for part in tests.split(500)]
-            accuracy = (torch.cat(found) == answers).double().mean().item()
-            evaluations.append([time.perf_counter() - began, accuracy])
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"evaluations": evaluations, "memory": memory, "layout": f"{layout}, {setting}".removeprefix("torch.")}))
+                found = [views_of(model, part.contiguous(memory_format=memory_format)).argmax(1) for part in tests.split(500)]
+            right = (torch.cat(found) == answers).sum()
+            if a.ranks > 1:
+                dist.all_reduce(right)
+            evaluations.append([time.perf_counter() - began, right.item() / TESTS])
+    memory = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    if a.ranks > 1:
+        dist.all_reduce(memory)
+    say({"evaluations": evaluations, "memory": memory.item(), "layout": f"{layout}, {setting}, {a.ranks} x {a.threads}"})
+
+
+def ranks_of_pytorch(a, ranks, threads, *more):
+    """What rank 0 of so many processes says."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [a.python, __file__, "--data", a.data, "--threads", threads, "--epochs", a.epochs, "--ranks", ranks,
+                   "--store", pathlib.Path(folder) / "store", *more, "--rank"]
+        # Their words go to files: a full pipe of one would stop all.
+        said = [(pathlib.Path(folder) / f"out{rank}", pathlib.Path(folder) / f"err{rank}") for rank in range(ranks)]
+        processes = [subprocess.Popen(list(map(str, [*command, rank])), stdout=out.open("w"), stderr=err.open("w"))
+                     for rank, (out, err) in enumerate(said)]
+        for process, (_, err) in zip(processes, said):
+            if process.wait():
+                for other in processes:
+                    other.kill()
+                sys.exit(f"PyTorch failed:\n{err.read_text()}")
+        return json.loads(said[0][0].read_text().splitlines()[-1])
 
 
 def of_pytorch(a, seed):
-    command = [a.python, __file__, "--data", a.data, "--seed", seed, "--threads", a.threads, "--epochs", a.epochs,
-               "--settings", a.settings]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"PyTorch, seed {seed}, failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    if a.way is None:
+        seatings = sorted({(1, a.threads), (a.threads, 1)})
+        tried = [way for seats in seatings for way in ranks_of_pytorch(a, *seats, "--probe", "--settings", a.settings)]
+        for seconds, ranks, threads, layout, setting in tried:
+            print(f"pytorch, {ranks} x {threads}, {layout}, {setting}: {seconds:.2f} s for {PROBE_STEPS} steps", flush=True)
+        a.way = min(tried)[1:]
+    ranks, threads, layout, setting = a.way
+    return ranks_of_pytorch(a, ranks, threads, "--layout", layout, "--settings", setting, "--seed", seed)
 
 
 def of_native(a, seed):
@@ -200,10 +237,13 @@ def main():
     p.add_argument("--binary", default="target/release/gradwire")
     p.add_argument("--precision", default="f32", help="of the native trainer: f32 or bf16")
     p.add_argument("--settings", default="eager,compile,bf16,compile+bf16", help="PyTorch's, of which the fastest counts")
-    p.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    for name, kind in (("--seed", int), ("--rank", int), ("--ranks", int), ("--store", str), ("--layout", str)):
+        p.add_argument(name, type=kind, help=argparse.SUPPRESS)
+    p.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
-    if a.seed is not None:
+    if a.rank is not None:
         return pytorch_side(a)
+    a.way = None
     sides = {"native": of_native, "pytorch": of_pytorch}
     runs = {side: [] for side in a.sides.split(",")}
     for seed in a.seeds.split(","):

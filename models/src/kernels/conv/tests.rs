@@ -319,7 +319,8 @@ fn rounding_errors_are_those_documented() {
     }
 }
 
-/// Of the shapes in `docs/design/kernels.md` the milliseconds of the three passes, and GFLOP/s, in f32 and in bf16.
+/// Of the shapes in `docs/design/kernels.md` the milliseconds of the three passes, and GFLOP/s, in f32, in bf16, and in bf16
+/// without minimal filtering.
 #[test]
 #[ignore = "a measurement"]
 fn times_of_shapes() {
@@ -340,8 +341,11 @@ fn times_of_shapes() {
     ] {
         let sizes = square(images, size, inputs, outputs, stride);
         print!("{size:2} {inputs:3} {outputs:3} {stride}");
-        for isa in std::iter::once(Isa::best()).chain(Isa::with_bf16().take(1)) {
-            let best = of_elements!(best_times, Native { isa, precise: false }, &sizes);
+        let f32 = Native { isa: Isa::best(), precise: false };
+        let bf16 = Isa::with_bf16().take(1);
+        let bf16 = bf16.flat_map(|isa| [false, true].map(|precise| Native { isa, precise }));
+        for native in std::iter::once(f32).chain(bf16) {
+            let best = of_elements!(best_times, native, &sizes);
             let peak = |t: f64| 2.0 * sizes.products() as f64 / t / 1e9;
             print!(" |{}", best.map(|t| format!(" {:7.3} ms {:4.0}", 1e3 * t, peak(t))).concat());
         }
