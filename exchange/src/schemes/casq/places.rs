@@ -102,3 +102,26 @@ const PLACES: [[u16; 8]; 256] = {
     }
     all
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_those_found_one_by_one() {
+        for length in [0, 1, 63, 64, 65, 640, BLOCK - 1, BLOCK] {
+            let ids: Vec<u8> = (0..length).map(|i| (i * i % 251 % 7) as u8 + 249).collect();
+            for wanted in [&[][..], &[249], &[250, 255, 3], &[249, 250, 251, 252, 253, 254, 255]] {
+                let found = among(&ids, wanted);
+                let mut simple = [0; BLOCK / 64];
+                one_by_one(&ids, wanted, &mut simple);
+                assert_eq!(found, simple, "{length} ids, {wanted:?}");
+                let mut places = [0; BLOCK + LANES];
+                let count = places_of(&found, length, &mut places);
+                let expected = (0..length).filter(|i| wanted.contains(&ids[*i]));
+                let expected: Vec<u16> = expected.map(|i| i as u16).collect();
+                assert_eq!(places[..count], expected, "{length} ids, {wanted:?}");
+            }
+        }
+    }
+}
