@@ -211,6 +211,15 @@ mod tests {
     }
 
     #[test]
+    fn the_sum_of_squares_is_that_of_f64() {
+        for length in [0, 1, 15, 17, BLOCK, 3 * BLOCK + 5] {
+            let values: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin()).collect();
+            let expected: f64 = values.iter().map(|v| f64::from(*v).powi(2)).sum();
+            assert!((sum_of_squares(&values) - expected).abs() <= 1e-6 * expected, "{length}");
+        }
+    }
+
+    #[test]
     fn updates_follow_pytorch_step_by_step() {
         let golden = include_str!("../../tests/golden/optimizers.json");
         let golden: Value = serde_json::from_str(golden).unwrap();
