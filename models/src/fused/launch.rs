@@ -69,9 +69,6 @@ impl<'a> Gpu<'a> {
     }
 
     /// The same of an operand that is changed in place.
-    ///
-    /// # Errors
-    /// As [`view`](Self::view).
     fn view_mut<'s>(storage: &'s mut CudaStorage, layout: &Layout) -> Result<CudaViewMut<'s, f32>> {
         Ok(storage.as_cuda_slice_mut::<f32>()?.slice_mut(range::<f32>(layout)?))
     }

@@ -33,16 +33,10 @@ pub(crate) trait Operation<const N: usize>: Send + Sync + 'static {
     }
 
     /// The gradient of each operand from that of the result, which is contiguous.
-    ///
-    /// # Errors
-    /// Those of candle, and for an operation of which nobody needs the gradient.
     fn backward(&self, operands: [&Tensor; N], result: &Tensor, gradient: &Tensor) -> Gradients<N>;
 }
 
 /// The result of an operation on these operands, brought into row-major order first if they are not.
-///
-/// # Errors
-/// Those of the operation.
 pub(crate) fn apply<const N: usize, O: Operation<N>>(
     operation: O,
     operands: [&Tensor; N],

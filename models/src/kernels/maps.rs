@@ -96,9 +96,6 @@ pub(crate) trait Backward<E: Element>: Send + Sync + 'static {
     fn backward(&self, dy: Values<E>, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
 
     /// What candle gets as the gradient of the parameter, which `write` writes.
-    ///
-    /// # Errors
-    /// What `write` says.
     fn gradient(
         &self,
         parameter: &Tensor,
@@ -196,9 +193,6 @@ impl<E: Element> Maps<E> {
     }
 
     /// A tensor computed from these maps: its values, and how its gradient becomes theirs.
-    ///
-    /// # Errors
-    /// Those of candle's graph.
     pub(crate) fn leave(
         &self,
         shape: impl Into<Shape>,
@@ -216,9 +210,6 @@ impl<E: Element> Maps<E> {
     }
 
     /// The maps as a tensor `[batch, height, width, channels]`.
-    ///
-    /// # Errors
-    /// Those of candle's graph.
     pub(crate) fn tensor(&self) -> Result<Tensor> {
         let [batch, height, width, channels] = self.shape;
         let shape = (batch, height, width, channels);

@@ -37,9 +37,6 @@ pub(crate) fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) 
 }
 
 /// The values of a contiguous `f32` operand that is changed in place.
-///
-/// # Errors
-/// As [`slice`].
 pub(crate) fn f32s_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match storage {
         CpuStorage::F32(values) => Ok(&mut values[range::<f32>(layout)?]),
@@ -64,9 +61,6 @@ impl<'a> Operand<'a> {
     }
 
     /// Its values.
-    ///
-    /// # Errors
-    /// As [`slice`].
     pub(crate) fn values<T: WithDType>(self) -> Result<&'a [T]> {
         slice(self.storage, self.layout)
     }

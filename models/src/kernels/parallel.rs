@@ -1,6 +1,19 @@
 //! Work on the threads of the pool the caller runs in.
 
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use rayon::prelude::*;
+
+/// How long the other threads stay awake for the next jobs: to wake one that sleeps takes longer than many a kernel.
+const AWAKE: Duration = Duration::from_micros(200);
+
+thread_local! {
+    /// Tells the threads that stay awake for this one that there are jobs.
+    static JOBS: RefCell<Arc<AtomicBool>> = RefCell::default();
+}
 
 /// Threads that [`each`] spreads its jobs over.
 pub(crate) fn threads() -> usize {
@@ -10,8 +23,17 @@ pub(crate) fn threads() -> usize {
 /// Runs `work` on every job: one after the other on this thread if the pool has one thread.
 pub(crate) fn each<J: Send>(jobs: Vec<J>, work: impl Fn(J) + Sync + Send) {
     if jobs.len() < 2 || threads() == 1 {
-        jobs.into_iter().for_each(work);
-    } else {
-        jobs.into_par_iter().for_each(work);
+        return jobs.into_iter().for_each(work);
+    }
+    JOBS.take().store(true, Ordering::Relaxed);
+    jobs.into_par_iter().for_each(work);
+    let next = JOBS.with_borrow(Arc::clone);
+    for _ in 1..threads() {
+        let (next, since) = (next.clone(), Instant::now());
+        rayon::spawn(move || {
+            while !next.load(Ordering::Relaxed) && since.elapsed() < AWAKE {
+                std::thread::yield_now();
+            }
+        });
     }
 }

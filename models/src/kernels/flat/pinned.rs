@@ -10,9 +10,6 @@ pub(super) struct Pinned(PinnedHostSlice<f32>);
 
 impl Pinned {
     /// Memory for the vector, in which nothing has been written yet.
-    ///
-    /// # Errors
-    /// Those of the driver, such as no memory.
     pub(super) fn new(flat: &Tensor) -> Result<Self> {
         let stream = cuda(flat.device())?.cuda_stream();
         // SAFETY: memory that is not set is read nowhere: `bring` writes all of it before it lends it, and `send` is
@@ -50,9 +47,6 @@ impl Pinned {
     }
 
     /// A vector of the GPU with the values that are in the memory.
-    ///
-    /// # Errors
-    /// Those of the driver.
     pub(super) fn send(&self, device: &Device) -> Result<Tensor> {
         let gpu = cuda(device)?;
         let stream = gpu.cuda_stream();
