@@ -256,10 +256,12 @@ impl<'a> Unchecked<'a> {
 
     /// Looks at the checksum, and shows the payload to `use_it` by so many bytes, each part while a cache holds it: what
     /// is made of them counts for nothing if this fails.
-    pub fn check_while(self, bytes: usize, use_it: impl FnMut(&'a [u8])) -> Read<Frame<'a>> {
+    pub fn check_while(self, bytes: usize, mut use_it: impl FnMut(&'a [u8])) -> Read<Frame<'a>> {
         let mut checksum = Checksum::new(self.header);
-        let parts = self.frame.payload.chunks(bytes);
-        parts.inspect(|part| checksum.add(part)).for_each(use_it);
+        for part in self.frame.payload.chunks(bytes) {
+            checksum.add(part);
+            use_it(part);
+        }
         let (written, found) = (self.written, checksum.value());
         if found == written { Ok(self.frame) } else { Err(Fault::Checksum { written, found }) }
     }
