@@ -17,16 +17,17 @@ fn check(model: &str) {
     let deepest = ["resnet110", "resnet34", "vgg16"].contains(&model);
     let default = [Kernels::Candle, kernels::active().unwrap(), Kernels::parse("precise").unwrap()];
     let set = Kernels::available().filter(|kernels| !deepest || default.contains(kernels));
-    // The instruction where there is one, and the emulation for the smaller ones, whose products are the same and whose
-    // vectors are shorter: that rounding alone takes a gradient of ResNet-56 from 2.5 to 5 times PyTorch's error.
-    let emulated = !deepest && model != "resnet56";
-    let asked = &[Precision::Bf16, Precision::Bf16Emulated][..1 + usize::from(emulated)];
+    // The instruction where there is one, and the emulation for the smaller ones, whose arithmetic is the same.
+    let asked = &[Precision::Bf16, Precision::Bf16Emulated][..1 + usize::from(!deepest)];
     let bf16 = asked.iter().filter_map(|precision| default[1].in_precision(*precision).ok());
     for kernels in set.chain(bf16) {
         let compared = kernels::with(kernels, || golden.compare(&Device::Cpu).unwrap());
         println!("{model} on {kernels}: {compared:?}");
         for one in &compared {
-            assert!(one.holds(), "{model} on {kernels}: {one:?} in {compared:?}");
+            // The emulation's vectors are shorter: that rounding alone takes one gradient from 2.5 to 5 times PyTorch's error.
+            let differs = model == "resnet56" && kernels.to_string().contains("emulated");
+            let may = differs && one.what.starts_with("gradient of");
+            assert!(one.holds() || may, "{model} on {kernels}: {one:?} in {compared:?}");
         }
     }
 }

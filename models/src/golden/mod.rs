@@ -79,8 +79,8 @@ impl Golden {
     /// largest is 3.8e-5, of VGG-16), without below 1e-5 (8e-6, of ResNet-44), where f32 can: on ResNet-34 PyTorch's
     /// own is off by 8.1e-6, ours by up to 1.04e-5, and the limit is one and a half times PyTorch's. A GPU adds up in
     /// orders of its own, so it has the limit of Winograd's convolutions. In bf16 logits and the worst gradient may be
-    /// three times as far off as PyTorch's own bf16 (2.8 times, of ResNet-110's): of a few samples some activations
-    /// change their sign, and gradients with them, by up to 0.69 of their norm in PyTorch and 0.88 here.
+    /// three times as far off as PyTorch's own bf16 (2.8 times, of ResNet-110's), and less than all of the norm: of a few
+    /// samples some activations change their sign, and gradients with them, by up to 0.69 in PyTorch and 0.88 here.
     ///
     /// # Errors
     /// When the model cannot be computed there, or has other parameters or statistics than the stored ones.
@@ -106,6 +106,7 @@ impl Golden {
         let buffers = buffers.filter(|(name, _)| !name.ends_with("num_batches_tracked"));
         let rounding = rounding(device)?;
         let errors = errors(&self.gradients, &gradients.collect())?;
+        let middle = errors.get(errors.len() / 2).map_or(0., |(error, _)| *error);
         let (gradient, of) = worst(errors);
         let (buffer, statistic) = worst(self::errors(&self.buffers, &buffers.collect())?);
         let limit = |of: fn(&Rounding) -> f64| match rounding {
@@ -114,8 +115,12 @@ impl Golden {
             Arithmetic::Bf16 => 3. * of(&self.bf16),
         };
         let train = limit(|of| of.train_logits);
-        // In bf16 the largest are off by 0.016.
-        let others = if let Arithmetic::Bf16 = rounding { 0.03 } else { train };
+        // In bf16 a gradient of zeros would be off by 1; half of them are by less than 0.4, loss and statistics by 0.016.
+        let of_gradients = limit(|of| of.gradient).min(0.95);
+        let (of_half, others) = match rounding {
+            Arithmetic::Bf16 => (of_gradients.min(0.48), 0.03),
+            _ => (of_gradients, train),
+        };
         let loss = (f64::from(loss.to_scalar::<f32>()?) / self.loss - 1.).abs();
         let evaluated = logits_error(&evaluated, &self.eval_logits)?;
         let trained = logits_error(&logits, &self.train_logits)?;
@@ -123,7 +128,8 @@ impl Golden {
             Comparison::new("logits of evaluation", evaluated, limit(|of| of.eval_logits)),
             Comparison::new("logits of training", trained, train),
             Comparison::new("loss", loss, others),
-            Comparison::new(format!("gradient of {of}"), gradient, limit(|of| of.gradient)),
+            Comparison::new(format!("gradient of {of}"), gradient, of_gradients),
+            Comparison::new("half of the gradients", middle, of_half),
             Comparison::new(format!("running statistic {statistic}"), buffer, others),
         ])
     }
@@ -201,7 +207,7 @@ mod tests {
     /// The comparisons that do not hold of a model whose golden file says something else.
     fn refuted(model: &str, spoil: impl Fn(&mut Value)) -> Vec<String> {
         let compared = changed(model, spoil).compare(&Device::Cpu).unwrap();
-        assert_eq!(compared.len(), 5);
+        assert_eq!(compared.len(), 6);
         compared.into_iter().filter(|one| !one.holds()).map(|one| one.what).collect()
     }
 
