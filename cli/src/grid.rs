@@ -307,7 +307,7 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
                 && !runs.iter().any(diverged)
                 && experiment.is_selected(only, task, &claim.arm)
         };
-        let more = verdict.ruling == Ruling::Undecided || verdict.more_seeds.is_some();
+        let more = verdict.ruling == Ruling::Undecided;
         for task in claim.tasks().filter(|_| more).filter(is_open) {
             let both = std::iter::once(&claim.arm).chain(&claim.against);
             arms.extend(both.map(|arm| format!("{task}/{arm}")));

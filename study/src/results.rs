@@ -246,7 +246,7 @@ pub struct Verdict {
     /// every link: the links, each with these tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
-    /// Where links disagree: on which of them it holds.
+    /// Where not all links say the same: what each says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_link: Option<String>,
     /// What follows.
@@ -334,9 +334,9 @@ pub enum Ruling {
     Reproduced,
     /// The whole interval lies outside of them: the opposite was seen, at this scale.
     Contradicted,
-    /// One or the other of these on one link, and not so on another.
+    /// It holds on one link, and the opposite on another.
     DependsOnLink,
-    /// The interval straddles a bound: there are too few seeds to decide.
+    /// The interval straddles a bound, on one link at least: there are too few seeds to decide.
     Undecided,
     /// This scale cannot test it, or the runs that would are not there.
     NotTestable,

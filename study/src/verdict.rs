@@ -44,60 +44,49 @@ pub(super) fn judge_by(experiment: &Experiment, scale: &Scale, results: &mut Res
     results.verdicts = claims.map(|claim| judge(claim, &choices, scale, results)).collect();
 }
 
-/// The verdict on a claim, with the labels of tasks and of arms: that of the first look that decides it, or
-/// else of the last one for which there are runs.
+/// The verdict on a claim, with the labels of tasks and of arms. A claim on a time that names no link is asked on every
+/// one that runs were replayed on: it is reproduced, or contradicted, where it is so on all of them, which makes no link
+/// a second chance, depends on the link where it holds on one and the opposite does on another, and is undecided otherwise.
 fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Results) -> Verdict {
-    let of = |look: &Look| look_at(claim, choices, scale, results, *look);
-    let runs_of = |task: &String| {
-        results.runs.iter().filter(|run| run.task == *task && run.arm == claim.arm).count()
-    };
-    let there = claim.tasks().map(runs_of).max().unwrap_or(0);
-    let looks = looks(results.looks);
-    let last = looks.iter().position(|look| look.seeds >= there).unwrap_or(looks.len() - 1);
-    let open = [Ruling::Undecided, Ruling::DependsOnLink];
-    let decided = |verdict: &Verdict| !open.contains(&verdict.ruling);
-    looks[..last].iter().map(of).find(decided).unwrap_or_else(|| of(&looks[last]))
-}
-
-/// The verdict of one look. A claim on a time that names no link is asked on every one that runs were replayed
-/// on: it is reproduced, or contradicted, where it is so on all of them, which makes no link a second chance, and
-/// depends on the link where they disagree.
-fn look_at(
-    claim: &Claim,
-    choices: &[Vec<Choice>; 2],
-    scale: &Scale,
-    results: &Results,
-    look: Look,
-) -> Verdict {
     let links = results.links.as_slice();
     if claim.link.is_some() || !claim.measure.needs_link() || links.is_empty() {
-        return on_link(claim, choices, scale, results, look);
+        return on_link(claim, choices, scale, results);
     }
     let on = |link: &String| {
         let claim = Claim { link: Some(link.clone()), ..claim.clone() };
-        on_link(&claim, choices, scale, results, look)
+        on_link(&claim, choices, scale, results)
     };
     let verdicts: Vec<Verdict> = links.iter().map(on).collect();
-    let at = |ruling| -> Vec<&str> {
-        let with = links.iter().zip(&verdicts).filter(|(_, verdict)| verdict.ruling == ruling);
-        with.map(|(link, _)| link.as_str()).collect()
-    };
+    let with = |ruling| links.iter().zip(&verdicts).filter(move |(_, of)| of.ruling == ruling);
+    let at = |ruling| with(ruling).map(|(link, _)| link.as_str()).collect::<Vec<_>>();
+    let [holds, fails, open] =
+        [Ruling::Reproduced, Ruling::Contradicted, Ruling::Undecided].map(at);
     let first = &verdicts[0];
-    let alike = verdicts.iter().all(|verdict| verdict.ruling == first.ruling);
-    let one = verdicts.iter().find(|of| of.ruling == Ruling::NotTestable || alike);
-    let [holds, open, fails] =
-        [Ruling::Reproduced, Ruling::Undecided, Ruling::Contradicted].map(at);
-    // The link that needs the most decides: none where one of them needs more than anybody makes.
-    let is_open =
-        |of: &&Verdict| of.ruling == Ruling::Undecided && (holds.is_empty() || fails.is_empty());
-    let more: Option<Vec<usize>> =
-        verdicts.iter().filter(is_open).map(|of| of.more_seeds).collect();
+    let untested = verdicts.iter().find(|of| of.ruling == Ruling::NotTestable);
+    let one =
+        untested.or_else(|| verdicts.iter().all(|of| of.ruling == first.ruling).then_some(first));
+    let ruling = match one {
+        Some(of) => of.ruling,
+        None if holds.is_empty() || fails.is_empty() => Ruling::Undecided,
+        None => Ruling::DependsOnLink,
+    };
     let by_link = one.is_none().then(|| {
-        let said = [("it holds at", holds), ("undecided at", open), ("the opposite at", fails)];
+        let said = [("it holds at", holds), ("the opposite at", fails), ("undecided at", open)];
         let said = said.into_iter().filter(|(_, links)| !links.is_empty());
         let said = said.map(|(words, links)| format!("{words} {}", links.join(" and ")));
         said.collect::<Vec<_>>().join(", ")
     });
+    // The link that needs the most seeds decides, and one that needs more than anybody makes needs the most.
+    let needs = |(_, of): &(&String, &Verdict)| (of.more_seeds.is_none(), of.more_seeds);
+    let most = with(Ruling::Undecided).max_by_key(needs).filter(|_| ruling == Ruling::Undecided);
+    let why = match (most, one) {
+        (Some((link, of)), _) => {
+            by_link.iter().map(|on| format!("{on}; ")).collect::<String>()
+                + &format!("at {link} {}", of.why)
+        }
+        (None, Some(of)) => of.why.clone(),
+        (None, None) => by_link.clone().unwrap_or_default(),
+    };
     let parts = links.iter().zip(&verdicts).flat_map(|(link, of)| match of.parts.as_slice() {
         [] => vec![Part { on: link.clone(), measured: of.measured }],
         tasks => {
@@ -108,17 +97,34 @@ fn look_at(
     Verdict {
         parts: parts.collect(),
         measure: first.measure.clone() + ", the first link",
-        more_seeds: more.and_then(|all| all.into_iter().max()),
-        ruling: one.map_or(Ruling::DependsOnLink, |of| of.ruling),
-        why: one.map(|of| of.why.clone()).or(by_link.clone()).unwrap_or_default(),
+        dirty: verdicts.iter().map(|of| of.dirty).max().unwrap_or_default(),
+        more_seeds: most.and_then(|(_, of)| of.more_seeds),
+        ruling,
+        why,
         by_link,
         ..first.clone()
     }
 }
 
+/// The verdict on a claim on one link, or on none: that of the first look that decides it, or else of the last one for
+/// which both arms have runs.
+fn on_link(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Results) -> Verdict {
+    let of = |look: &Look| look_at(claim, choices, scale, results, *look);
+    let fewer = |task: &String| {
+        let count =
+            |arm: &String| results.runs.iter().filter(|r| r.task == *task && r.arm == *arm).count();
+        std::iter::once(&claim.arm).chain(&claim.against).map(count).min()
+    };
+    let there = claim.tasks().filter_map(fewer).max().unwrap_or(0);
+    let looks = looks(results.looks);
+    let last = looks.iter().position(|look| look.seeds >= there).unwrap_or(looks.len() - 1);
+    let decided = |verdict: &Verdict| verdict.ruling != Ruling::Undecided;
+    looks[..last].iter().map(of).find(decided).unwrap_or_else(|| of(&looks[last]))
+}
+
 /// The verdict of one look on a claim on one link, or on none. Of several tasks the best counts: the claim holds
 /// where one of them reaches it, and is contradicted where none does.
-fn on_link(
+fn look_at(
     claim: &Claim,
     choices: &[Vec<Choice>; 2],
     scale: &Scale,

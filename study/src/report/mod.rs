@@ -315,8 +315,8 @@ fn verdict_table(results: &Results) -> Table {
     };
     table.note = format!(
         "{yes}: the whole interval over seeds lies where it counts; {no}: it lies wholly \
-         outside; undecided: it straddles an edge; dependent on the link: not the same on every link that the \
-         runs were replayed on. The interval errs with {} at most on each side: one \
+         outside; undecided: it straddles an edge; dependent on the link: it holds on one link, the \
+         opposite on another. The interval errs with {} at most on each side: one \
          one-sided t-test for a claim with one bound, two (equivalence) for a claim with two, whose \
          opposite must be seen with half the error on each side. Factors, savings and times are averaged \
          as logarithms. Seeds are paired where they give both arms the same start and the same \

@@ -109,6 +109,7 @@ fn end_in_parts(end: f64, verdict: &Verdict) -> (String, &'static str) {
 pub(super) fn mean_and_ends(verdict: &Verdict) -> Option<String> {
     match verdict.parts.as_slice() {
         [] => Some(with_ends(&verdict.measured?, verdict)),
+        parts if parts.iter().all(|part| part.measured.is_none()) => None,
         parts => Some(parts.iter().map(|part| on(part, verdict)).collect::<Vec<_>>().join("; ")),
     }
 }

@@ -195,29 +195,68 @@ fn pairs_need_the_same_start_and_data() {
     assert_eq!((apart.test, apart.welch), (Test::Welch, None));
 }
 
+/// Of each link the seconds of a step of arm `a` with these seeds, and 1 with each of the first `others` of arm `b`.
+fn on_links(seconds: &[&[f64]], others: usize) -> Results {
+    let mut runs = against(&[0.9; 6]);
+    runs.retain(|run| run.seed as usize <= if run.arm == "a" { seconds[0].len() } else { others });
+    let links = ["slow", "fast", "faster"];
+    for run in &mut runs {
+        let on = |(link, of): (&&str, &&[f64])| OnLink {
+            link: (*link).into(),
+            step_seconds: if run.arm == "a" { of[run.seed as usize - 1] } else { 1.0 },
+            ..OnLink::default()
+        };
+        run.measured.as_mut().unwrap().links = links.iter().zip(seconds).map(on).collect();
+    }
+    let links = links.iter().take(seconds.len().max(2)).map(ToString::to_string).collect();
+    Results { links, ..results(runs) }
+}
+
+/// A claim on the seconds of a step: no more than the other arm's.
+fn no_slower() -> Claim {
+    let mut claim = claim("");
+    (claim.measure, claim.compare) = (Measure::StepSeconds, Compare::Ratio);
+    (claim.at_least, claim.at_most) = (None, Some(1.0));
+    claim
+}
+
+/// What three seeds decided on one link stays so, whatever another link needs; and a look needs the seeds of both arms.
+#[test]
+fn each_link_has_its_looks() {
+    let seeds = |verdict: &Verdict| -> Vec<usize> {
+        verdict.parts.iter().map(|part| part.measured.unwrap().seeds).collect()
+    };
+    let slow = [2.0, 2.1, 1.9, 0.5, 0.5, 0.5];
+    let mut six = on_links(&[&slow, &[0.8, 0.9, 1.05, 0.85, 0.8, 0.82]], 6);
+    six.looks = 3;
+    let verdict = judged(&no_slower(), &six);
+    assert_eq!((verdict.ruling, seeds(&verdict)), (Ruling::DependsOnLink, vec![3, 6]));
+    // The first three pairs lie beyond the bound with the error of the first look, and not with that of the second.
+    let slow = [1.2214, 1.3499, 1.4918, 1.0, 1.0, 1.0];
+    let mut three = on_links(&[&slow, &[0.9, 1.0, 1.12, 1.0, 1.0, 1.0]], 3);
+    three.looks = 3;
+    let verdict = judged(&no_slower(), &three);
+    assert_eq!((verdict.ruling, seeds(&verdict)), (Ruling::Undecided, vec![3, 3]));
+    assert!(
+        verdict.why.starts_with("the opposite at slow, undecided at fast; "),
+        "{}",
+        verdict.why
+    );
+    assert!(verdict.why.contains("the 95.8 % interval"), "{}", verdict.why);
+    let named = Claim { link: Some("slow".into()), ..no_slower() };
+    assert_eq!(judged(&named, &three).ruling, Ruling::Contradicted);
+}
+
 /// A time on a link that nobody has named is asked on every one: at a ratio of 0.5 a step is faster there, at 2 it is
 /// slower, and at 1 three seeds cannot tell.
 #[test]
 fn a_claim_without_a_link_is_asked_on_every_link() {
-    let mut claim = claim("");
-    (claim.measure, claim.compare) = (Measure::StepSeconds, Compare::Ratio);
-    (claim.at_least, claim.at_most) = (None, Some(1.0));
+    let mut claim = no_slower();
     let runs_of = |ratios: &[f64]| {
-        let mut runs = against(&[0.9; 3]);
-        for run in &mut runs {
-            let spread = [0.9, 1.0, 1.1][run.seed as usize - 1];
-            let on = |(link, ratio): (&&str, &f64)| OnLink {
-                link: (*link).into(),
-                step_seconds: if run.arm == "a" { spread * ratio } else { 1.0 },
-                ..OnLink::default()
-            };
-            let links = ["slow", "fast", "faster"].iter().zip(ratios).map(on).collect();
-            run.measured.as_mut().unwrap().links = links;
-        }
-        let links = ["slow", "fast", "faster"].iter().take(ratios.len().max(2));
-        Results { links: links.map(ToString::to_string).collect(), ..results(runs) }
+        let seconds: Vec<_> = ratios.iter().map(|of| [0.9, 1.0, 1.1].map(|s| s * of)).collect();
+        on_links(&seconds.iter().map(<[f64; 3]>::as_slice).collect::<Vec<_>>(), 3)
     };
-    use Ruling::{Contradicted, DependsOnLink, NotTestable, Reproduced};
+    use Ruling::{Contradicted, DependsOnLink, NotTestable, Reproduced, Undecided};
     for (ratios, ruling, why, seeds) in [
         (&[0.5, 0.4][..], Reproduced, "the 90 % interval lies within what was asked for", false),
         (
@@ -230,18 +269,42 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
         (
             &[0.5, 1.0, 2.0],
             DependsOnLink,
-            "it holds at slow, undecided at fast, the opposite at faster",
+            "it holds at slow, the opposite at faster, undecided at fast",
             false,
         ),
-        (&[0.5, 0.4, 1.02], DependsOnLink, "it holds at slow and fast, undecided at faster", true),
-        (&[2.0, 1.02], DependsOnLink, "undecided at fast, the opposite at slow", true),
+        (
+            &[0.5, 0.4, 1.02],
+            Undecided,
+            "it holds at slow and fast, undecided at faster; at faster the 90 % interval over 3 seeds",
+            true,
+        ),
+        (
+            &[2.0, 1.02],
+            Undecided,
+            "the opposite at slow, undecided at fast; at fast the 90 %",
+            true,
+        ),
+        (&[1.02, 0.9], Undecided, "at slow the 90 % interval over 3 seeds reaches over", true),
+        (&[0.9, 1.02], Undecided, "at fast the 90 % interval over 3 seeds reaches over", true),
+        (&[0.9, 1.0034], Undecided, "at fast the 90 % interval over 3 seeds reaches over", false),
         (&[0.5], NotTestable, "no run has measured this", false),
     ] {
         let results = runs_of(ratios);
         let verdict = judged(&claim, &results);
-        assert_eq!((verdict.ruling, verdict.why.as_str()), (ruling, why), "{ratios:?}");
+        assert_eq!(verdict.ruling, ruling, "{ratios:?}");
+        assert!(verdict.why.starts_with(why), "{ratios:?}: {}", verdict.why);
         assert_eq!(verdict.more_seeds.is_some(), seeds, "{ratios:?}");
-        let by_link = (ruling == DependsOnLink).then_some(why);
+        if let Some(more) = verdict.more_seeds {
+            assert!(
+                verdict.why.contains(&format!(" {more} seeds more would decide")),
+                "{}",
+                verdict.why
+            );
+        }
+        let by_link = why
+            .split("; ")
+            .next()
+            .filter(|why| why.contains("it holds") || why.contains("opposite"));
         assert_eq!(verdict.by_link.as_deref(), by_link);
         let links: Vec<&str> = verdict.parts.iter().map(|part| part.on.as_str()).collect();
         assert_eq!(links, results.links);
