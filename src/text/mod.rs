@@ -6,10 +6,12 @@
 //! | [`duration`] | `50 ms`, `7.36 s`, `2 h`: a figure with its unit |
 //! | [`clock`] | `0.8s`, `13m 20s`, `2h 05m`: a span to wait for, in at most 7 columns |
 //! | [`percent`], [`percent_column`] | `2.5 %` in a sentence, `2.5%` with one place in a column |
+//! | [`percent_to`], [`milliseconds`] | `93.40 %`, `7.40 ms`: with as many places as are asked for |
 //! | [`bytes`], [`bandwidth`] | `1.5 MB`, `100 Mbit/s`: powers of ten |
 //! | [`count`], [`grouped`], [`plural`] | `12.5k`, `12,500`, `12,500 steps` |
 //! | [`three_digits`], [`about`] | `0.404`, `8 ± 1.4` |
 //! | [`factor`] | `41.7`, `1.003`: how far from 1 |
+//! | [`wrapped`] | a text in lines of at most so many letters |
 //! | [`Table`] | rows under titles, no wider than the terminal |
 
 mod table;
@@ -66,6 +68,16 @@ pub fn percent_column(fraction: f64) -> String {
     format!("{:.1}%", fraction * 100.0)
 }
 
+/// A fraction in percent with so many places, noughts among them: `93.40 %`.
+pub fn percent_to(fraction: f64, places: usize) -> String {
+    format!("{:.places$} %", fraction * 100.0)
+}
+
+/// Seconds in milliseconds with so many places, noughts among them: `7.40 ms`.
+pub fn milliseconds(seconds: f64, places: usize) -> String {
+    format!("{:.places$} ms", seconds * 1e3)
+}
+
 /// Bytes, in powers of ten: `512 B`, `1.5 MB`.
 pub fn bytes(bytes: f64) -> String {
     let (value, unit) = match bytes {
@@ -114,6 +126,21 @@ pub fn grouped(count: u64) -> String {
 /// How many of a thing: `1 step`, `1,960 steps`.
 pub fn plural(count: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// The words of a text in lines of at most so many letters; a longer word has a line of its own.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines
 }
 
 /// A number with its deviation, unless that is nothing beside it: `0.404`, `8 ± 1.4`.
@@ -187,7 +214,10 @@ mod tests {
         assert_eq!([160.0, 12_500.0, 2e6].map(count), ["160", "12.5k", "2M"]);
         assert_eq!([0.5, 0.025].map(percent), ["50 %", "2.5 %"]);
         assert_eq!([1.0, 0.0251].map(percent_column), ["100.0%", "2.5%"]);
+        assert_eq!([percent_to(0.934, 2), percent_to(0.125, 0)], ["93.40 %", "12 %"]);
+        assert_eq!([milliseconds(0.0074, 2), milliseconds(1.5, 0)], ["7.40 ms", "1500 ms"]);
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(wrapped("a bc  def ghijkl m", 5), ["a bc", "def", "ghijkl", "m"]);
         assert_eq!([plural(1, "step"), plural(1960, "step")], ["1 step", "1,960 steps"]);
     }
 
