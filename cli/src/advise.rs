@@ -134,13 +134,13 @@ fn advise(
         steps => format!("; an exchange every {steps} steps, whose progress gradients stand for"),
     };
     println!(
-        "{} on {}, {} workers, batch {}: {:.1} ms of computing a step {measured_here} ({} steps, \
+        "{} on {}, {} workers, batch {}: {} of computing a step {measured_here} ({} steps, \
          {} parameters){every}",
         recipe.model.name(),
         recipe.dataset.name(),
         recipe.workers,
         recipe.local_batch(),
-        1e3 * compute.seconds(),
+        text::milliseconds(compute.seconds(), 1),
         steps,
         workload.parameters()
     );
@@ -214,21 +214,21 @@ fn tell(verdict: &Verdict<'_>, measured: &[SchemeCost]) {
             ties => format!("; not told from it by these measurements: {}", ties.join(", ")),
         };
         Some(format!(
-            "{} {:.1} ms, {:.2} times dense's speed, risk {}{ties}",
+            "{} {}, {:.2} times dense's speed, risk {}{ties}",
             row.name,
-            1e3 * seconds[*place],
+            text::milliseconds(seconds[*place], 1),
             seconds[*dense] / seconds[*place],
             row.risk.word()
         ))
     };
-    let ms = 1e3 * seconds[*dense];
+    let usual = text::milliseconds(seconds[*dense], 1);
     let Some(told) = says(best) else {
         println!(
-            "{word}: dense ({ms:.1} ms); no scheme that can be recommended gains more than the noise"
+            "{word}: dense ({usual}); no scheme that can be recommended gains more than the noise"
         );
         return;
     };
-    println!("{word} (dense {ms:.1} ms): {told}");
+    println!("{word} (dense {usual}): {told}");
     match says(careful) {
         Some(told) if careful.first() != best.first() => println!("  at low risk: {told}"),
         None => println!("  nothing of low risk beats dense here"),

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use gradwire::machine;
 use gradwire::recipe::{self, Source};
 use gradwire::record::Phases;
+use gradwire::text::{Column, Table, milliseconds, percent_column, percent_to};
 use gradwire_models::kernels::Precision;
 use gradwire_models::kernels::profile::Kind;
 use gradwire_study::bench::training::{self, TrainingSpeed};
@@ -17,9 +18,9 @@ use toml::Value;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum BenchCommand {
     /// Training steps on random samples
-    Train(Train),
+    Train(TrainBench),
     /// Compression schemes on one gradient
     Codecs(Codecs),
     /// Whole runs of a recipe, and the seconds in which they reach a test accuracy
@@ -28,7 +29,7 @@ pub(super) enum Command {
 
 /// What to train, and how many steps to measure.
 #[derive(Debug, Args)]
-pub(super) struct Train {
+pub(super) struct TrainBench {
     /// The model
     #[arg(long, default_value = "resnet20")]
     model: String,
@@ -56,7 +57,7 @@ pub(super) struct Train {
     json: bool,
 }
 
-impl Command {
+impl BenchCommand {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Train(train) => train.run()?,
@@ -67,7 +68,7 @@ impl Command {
     }
 }
 
-impl Train {
+impl TrainBench {
     fn run(self) -> Result<(), Failure> {
         let (threads, steps, json) = (self.threads, self.steps, self.json);
         let recipe = self.source().load().map_err(Failure::refused)?;
@@ -106,30 +107,37 @@ fn show(measured: &TrainingSpeed, json: bool) -> Result<()> {
     let TrainingSpeed { model, scheme, workers, threads, batch, parameters, steps, .. } = measured;
     println!("{model}, {parameters} parameters, {scheme}");
     println!("{workers} workers × {threads} threads, batch {batch} each, median of {steps} steps");
-    println!("{:>10.1} samples/s  {:>9.2} ms per step", measured.samples_per_s, measured.step_ms);
-    for name in Phases::NAMES {
-        let ms = measured.phases_ms[name];
-        println!("{name:>10} {ms:>9.2} ms {:>6.1} %", 100.0 * ms / measured.step_ms);
-    }
+    let step = milliseconds(1e-3 * measured.step_ms, 2);
+    println!("{:.1} samples/s  {step} per step", measured.samples_per_s);
+    let phases = Phases::NAMES.into_iter().map(|name| (name, measured.phases_ms[name]));
+    print!("{}", shares(phases, measured.step_ms));
     if !measured.kernels_ms.is_empty() {
         println!("of forward and backward, by kind of kernel:");
     }
-    for name in Kind::ALL.iter().map(|kind| kind.name()) {
-        let Some(ms) = measured.kernels_ms.get(name) else { continue };
-        println!("{name:>28} {ms:>9.2} ms {:>6.1} %", 100.0 * ms / measured.step_ms);
-    }
+    let kernels = Kind::ALL.iter().map(|kind| kind.name());
+    let kernels = kernels.filter_map(|name| Some((name, *measured.kernels_ms.get(name)?)));
+    print!("{}", shares(kernels, measured.step_ms));
     let peak = measured.peak_gflops;
     if let (Some(gflops), Some(share)) = (measured.gflops, measured.share_of_peak) {
-        let share = 100.0 * share;
         let products = if measured.precision == Precision::Bf16 {
             "products of bf16 reach"
         } else {
             "sgemm reaches"
         };
-        println!("{gflops:.1} effective GFLOP/s, {share:.0} % of the {peak:.1} that {products}");
+        let share = percent_to(share, 0);
+        println!("{gflops:.1} effective GFLOP/s, {share} of the {peak:.1} that {products}");
     }
     if let Some(memory) = measured.memory_mb {
         println!("{memory:.0} MB of memory at most");
     }
     Ok(())
+}
+
+/// Parts of a step by name, each with its milliseconds and their share of the step.
+fn shares<'a>(parts: impl IntoIterator<Item = (&'a str, f64)>, step_ms: f64) -> Table {
+    let mut table = Table::new([""; 3].map(Column::right));
+    for (name, ms) in parts {
+        table.row([name.into(), milliseconds(1e-3 * ms, 2), percent_column(ms / step_ms)]);
+    }
+    table
 }

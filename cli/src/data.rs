@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// What to do with data sets.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum DataCommand {
     /// Download a data set and write it in its official layout
     Fetch {
         /// The data set
@@ -62,7 +62,7 @@ pub(super) struct Synth {
     seed: u64,
 }
 
-impl Command {
+impl DataCommand {
     /// Does it.
     ///
     /// # Errors

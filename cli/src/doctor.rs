@@ -11,6 +11,7 @@ use check::{Check, Summary};
 use clap::Args;
 use facts::Fact;
 use gradwire::recipe::Device;
+use gradwire::text::{Column, Table, milliseconds};
 use gradwire_models::kernels::{Kernels, active};
 use serde_json::json;
 use std::io::{Write, stdout};
@@ -40,11 +41,15 @@ impl Doctor {
 
     fn examine(&self, targets: &[Option<usize>]) -> Result<ExitCode> {
         let facts = facts::here()?;
-        facts.iter().try_for_each(|fact| self.line(fact, || shown(fact)))?;
+        let known = Table::new([Column::left("").at_least(16), Column::left("")]);
+        let told = |fact: &Fact| self.line(fact, || known.line([fact.fact, &fact.value]));
+        facts.iter().try_for_each(told)?;
         if !self.json {
             println!();
         }
-        let summary = selftest::run(self.device, targets, |check| self.line(check, || row(check)))?;
+        let checks = check_table();
+        let told = |check: &Check| self.line(check, || checks.line(row(check)));
+        let summary = selftest::run(self.device, targets, told)?;
         if self.json {
             println!("{}", json!({"summary": summary, "ok": summary.ok()}));
         } else {
@@ -67,27 +72,25 @@ impl Doctor {
     }
 }
 
-fn shown(fact: &Fact) -> String {
-    format!("{:<17} {}", fact.fact, fact.value)
+/// The columns of checks, which are printed one by one.
+fn check_table() -> Table {
+    let left = |width| Column::left("").at_least(width);
+    let right = |width| Column::right("").at_least(width);
+    Table::new([left(9), left(44), left(7), right(16), left(6), right(10), left(0)])
 }
 
-fn row(check: &Check) -> String {
+fn row(check: &Check) -> [String; 7] {
     let Check { check: kind, name, device, worst, error, tolerance, ok, fault, ms, .. } = check;
     let word = if *ok { "ok" } else { "FAILED" };
-    let head = format!("{kind:<9} {name:<44} {device:<7}");
-    let what = match (worst, error, tolerance) {
+    let (off, what) = match (worst, error, tolerance) {
         (Some(worst), Some(error), Some(tolerance)) => {
             let count = check.compared.len();
-            format!(
-                "{error:>8.1e} of {tolerance:.0e}  {word:<6} {ms:>7.0} ms  {count} compared, worst: {worst}"
-            )
+            (format!("{error:.1e} of {tolerance:.0e}"), format!("{count} compared, worst: {worst}"))
         }
-        _ => {
-            let fault = fault.as_deref().unwrap_or("nothing was compared");
-            format!("{:>17}  {word:<6} {ms:>7.0} ms  {fault}", "")
-        }
+        _ => (String::new(), fault.clone().unwrap_or_else(|| "nothing was compared".into())),
     };
-    format!("{head} {what}")
+    let (kind, word, time) = (kind.to_string(), word.into(), milliseconds(1e-3 * ms, 0));
+    [kind, name.clone(), device.clone(), off, word, time, what]
 }
 
 fn verdict(summary: &Summary) -> String {
@@ -111,14 +114,16 @@ mod tests {
     fn a_row_says_what_failed_and_by_how_much() {
         let off = || Ok(vec![Comparison::new("gradient of bias", 3e-3, 2e-5)]);
         let check = Check::of("operation", "linear", "cuda:1", off);
-        let text = row(&check);
-        for part in ["operation linear", "cuda:1", "3.0e-3 of 2e-5", "FAILED", "gradient of bias"] {
+        let line = |check: &Check| check_table().line(row(check));
+        let text = line(&check);
+        for part in ["operation  linear", "cuda:1", "3.0e-3 of 2e-5", "FAILED", "gradient of bias"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         let mut summary = Summary::default();
         summary.add(&check);
         assert!(verdict(&summary).contains("1 of 1 checks FAILED: operation linear on cuda:1"));
         let stopped = Check::of("model", "vgg16", "cpu", || Err(anyhow::anyhow!("no memory")));
-        assert!(row(&stopped).contains("FAILED") && row(&stopped).contains("no memory"));
+        assert!(line(&stopped).contains("FAILED") && line(&stopped).contains("no memory"));
     }
 }

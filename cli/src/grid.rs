@@ -8,14 +8,14 @@ use clap::Args;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::{Mode, Provenance};
-use gradwire::text::{duration, plural};
+use gradwire::text::{duration, percent_to, plural};
 use gradwire::train::requests::Requests;
 use gradwire_study::decision::LOOKS;
 use gradwire_study::estimate;
 use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::{Grid, PlannedRun, Selection};
 use gradwire_study::report;
-use gradwire_study::results::{Outcome, Results, Ruling, Run, Verdict};
+use gradwire_study::results::{Outcome, Results, Ruling, RunResult, Verdict};
 use gradwire_study::runner::{Job, Notice};
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// How a grid is run.
 #[derive(Debug, Args)]
-pub(super) struct Running {
+pub(super) struct GridArgs {
     /// Repeat every run with seeds 1 to N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(super) seeds: Option<u64>,
@@ -58,7 +58,7 @@ pub(super) struct Running {
 }
 
 /// An experiment that is to be run.
-pub(super) struct Asked {
+pub(super) struct AskedExperiment {
     /// Its name, with which its folder begins.
     pub(super) name: String,
     pub(super) experiment: Experiment,
@@ -78,7 +78,7 @@ pub(super) struct Asked {
     pub(super) target: Option<f64>,
 }
 
-impl Asked {
+impl AskedExperiment {
     /// All runs of a sweep over `recipe`, in full and where its runs are written.
     pub(super) fn of_sweep(recipe: Recipe, sweep: &Sweep, target: Option<f64>) -> Result<Self> {
         Ok(Self {
@@ -99,7 +99,7 @@ impl Asked {
     }
 }
 
-impl Running {
+impl GridArgs {
     /// Runs with seeds 1 to `seeds`.
     pub(super) fn of_seeds(seeds: u64, resume: bool, dry_run: bool, json: bool) -> Self {
         let (until_decided, only, quiet) = (false, Vec::new(), false);
@@ -107,8 +107,8 @@ impl Running {
     }
 
     /// Runs an experiment, or shows what would be run.
-    pub(super) fn run(&self, asked: &Asked) -> Result<ExitCode, Failure> {
-        let Asked { name, experiment, scale, .. } = asked;
+    pub(super) fn run(&self, asked: &AskedExperiment) -> Result<ExitCode, Failure> {
+        let AskedExperiment { name, experiment, scale, .. } = asked;
         let folder = asked.folder();
         let tuning =
             self.tune.as_deref().map(Tuning::parse).transpose().map_err(Failure::refused)?;
@@ -216,8 +216,13 @@ impl Running {
     }
 
     /// The runs of a grid, and how they are made.
-    fn job<'a>(&self, asked: &'a Asked, grid: &'a Grid, requests: &Arc<Requests>) -> Job<'a> {
-        let Asked { name, experiment, scale, .. } = asked;
+    fn job<'a>(
+        &self,
+        asked: &'a AskedExperiment,
+        grid: &'a Grid,
+        requests: &Arc<Requests>,
+    ) -> Job<'a> {
+        let AskedExperiment { name, experiment, scale, .. } = asked;
         let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
         Job {
             name,
@@ -299,10 +304,10 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
     let mut arms = BTreeSet::new();
     for (claim, verdict) in experiment.claims.iter().zip(&results.verdicts) {
         let is_open = |task: &&String| {
-            let is_of = |run: &&Run| run.task == **task && run.arm == claim.arm;
-            let runs: Vec<&Run> = results.runs.iter().filter(is_of).collect();
+            let is_of = |run: &&RunResult| run.task == **task && run.arm == claim.arm;
+            let runs: Vec<&RunResult> = results.runs.iter().filter(is_of).collect();
             // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
-            let diverged = |run: &&Run| matches!(run.outcome, Outcome::Diverged { .. });
+            let diverged = |run: &&RunResult| matches!(run.outcome, Outcome::Diverged { .. });
             !runs.is_empty()
                 && !runs.iter().any(diverged)
                 && experiment.is_selected(only, task, &claim.arm)
@@ -317,15 +322,15 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
 }
 
 fn is_complete(results: &Results) -> bool {
-    let open = |run: &Run| matches!(run.outcome, Outcome::Missing | Outcome::Stopped);
+    let open = |run: &RunResult| matches!(run.outcome, Outcome::Missing | Outcome::Stopped);
     !results.runs.iter().any(open)
 }
 
-fn has_failed(run: &Run) -> bool {
+fn has_failed(run: &RunResult) -> bool {
     matches!(run.outcome, Outcome::Failed { .. })
 }
 
-fn reason(run: &Run) -> &str {
+fn reason(run: &RunResult) -> &str {
     match &run.outcome {
         Outcome::Failed { error } | Outcome::Diverged { error } => error,
         other => other.word(),
@@ -400,7 +405,7 @@ fn tell(news: &Notice<'_>, all: usize) {
             let summary = run.measured.as_ref().map(|measured| &measured.summary);
             let accuracy = summary.and_then(|summary| summary.test_accuracy);
             let result = match (&run.outcome, accuracy) {
-                (Outcome::Finished, Some(accuracy)) => format!("{:.2} %", 100.0 * accuracy),
+                (Outcome::Finished, Some(accuracy)) => percent_to(accuracy, 2),
                 (outcome, _) => outcome.word().to_string(),
             };
             let bits = summary.map_or(0.0, |summary| summary.bits_per_parameter);

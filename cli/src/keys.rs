@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use gradwire::recipe::keys::{Key, Part, named, parts};
 use gradwire::recipe::{Recipe, elsewhere, nearest, schema};
+use gradwire::text;
 use gradwire_study::experiment::Experiment;
 use serde_json::Value;
 
@@ -115,16 +116,16 @@ fn in_columns(part: &Part) -> String {
     if !part.written.is_empty() {
         text.push_str(&format!("{}\n", part.written));
     }
-    text.push_str(&wrapped(&part.about, 2));
+    text.push_str(&indented(&part.about, 2));
     if part.keys.is_empty() {
-        text.push_str(&wrapped("No settings.", 2));
+        text.push_str(&indented("No settings.", 2));
     }
     for key in &part.keys {
         text.push_str(&format!("\n  {}\n", key.path));
-        text.push_str(&wrapped(&facts(key), 4));
-        text.push_str(&wrapped(&key.about, 4));
+        text.push_str(&indented(&facts(key), 4));
+        text.push_str(&indented(&key.about, 4));
         for word in &key.words {
-            text.push_str(&wrapped(&format!("{:?}: {}", word.word, word.about), 6));
+            text.push_str(&indented(&format!("{:?}: {}", word.word, word.about), 6));
         }
     }
     text
@@ -144,17 +145,8 @@ fn facts(key: &Key) -> String {
     facts.join("; ")
 }
 
-/// The words of a text on lines that begin with so many spaces.
-fn wrapped(text: &str, indent: usize) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(format!("{}{word}", " ".repeat(indent))),
-        }
-    }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+/// A text on lines that begin with so many spaces.
+fn indented(text: &str, indent: usize) -> String {
+    let lines = text::wrapped(text, WIDTH - indent).into_iter();
+    lines.map(|line| format!("{:indent$}{line}\n", "")).collect()
 }

@@ -33,7 +33,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use gradwire::checkpoint;
 use gradwire::cluster;
-use gradwire::text::three_digits;
+use gradwire::text::{percent_to, three_digits};
 use gradwire::train::evaluate::Evaluation;
 use named::RunsDir;
 use refused::{Failure, tell};
@@ -60,26 +60,26 @@ enum Command {
     /// Show runs side by side: accuracy, volume, times, and whether differences may be chance
     Compare(report::Compare),
     /// Make a report of runs: one HTML file, the same as Markdown, tables and plots
-    Report(report::Report),
+    Report(report::ReportArgs),
     /// List runs, with how they stand, or remove some
     Runs(runs::Runs),
     /// Evaluate a trained model on its test set
     Eval(Eval),
     /// Continue a text by a trained model
-    Sample(sample::Sample),
+    Sample(sample::SampleArgs),
     /// Tell which scheme is worth it on which link, for a recipe on this machine
     Advise(Box<advise::Advise>),
     /// Measure how fast this machine trains
     #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::BenchCommand),
     /// Tell what this machine has, and test that this build computes right on it
     Doctor(doctor::Doctor),
     /// Tell what recorded runs would have taken on other networks
     #[command(subcommand)]
-    Network(network::Command),
+    Network(network::NetworkCommand),
     /// Fetch, check or make data sets
     #[command(subcommand)]
-    Data(data::Command),
+    Data(data::DataCommand),
     /// Print a commented recipe or experiment to start from
     New(new::New),
     /// Show schemes, models, data sets, recipes, and every key of a recipe
@@ -206,12 +206,12 @@ impl Eval {
                 )
             });
             let top5 = score.top5_accuracy();
-            let top5 = top5.map(|top5| format!(" ({:.2} % among the first five)", 100.0 * top5));
+            let top5 = top5.map(|top5| format!(" ({} among the first five)", percent_to(top5, 2)));
             println!(
-                "{} on {}: {:.2} % of {} right{}, loss {loss:.4}{} ({}, step {})",
+                "{} on {}: {} of {} right{}, loss {loss:.4}{} ({}, step {})",
                 saved.recipe.model.name(),
                 saved.recipe.dataset.name(),
-                100.0 * accuracy,
+                percent_to(accuracy, 2),
                 score.samples,
                 top5.unwrap_or_default(),
                 continued.unwrap_or_default(),

@@ -5,6 +5,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use gradwire::recipe::Recipes;
 use gradwire::recipe::optimizer;
+use gradwire::text::{Column, Table};
 use gradwire_datasets as datasets;
 use gradwire_exchange::{Scheme, SchemeConfig, Topology};
 use gradwire_models as models;
@@ -82,9 +83,9 @@ const TITLES: [(Names, &str); 6] = [
 
 impl Names {
     fn print(self) {
-        for (name, line) in self.rows() {
-            println!("  {name:<20} {line}");
-        }
+        let mut table = Table::new([""; 3].map(Column::left));
+        self.rows().into_iter().for_each(|(name, line)| table.row([String::new(), name, line]));
+        print!("{table}");
     }
 
     fn rows(self) -> Vec<(String, String)> {

@@ -7,14 +7,15 @@ use clap::{Args, Subcommand};
 use gradwire::disk::Disk;
 use gradwire::record::network::REPLAY;
 use gradwire::record::replay::{ACCURACY, COMPARISON, SHEET, TABLE, write};
+use gradwire::text::{Column, Table};
 use gradwire_exchange::network::{Link, presets};
-use gradwire_study::network::replay::{Assumptions, Run};
-use gradwire_study::network::report::{Named, Report};
+use gradwire_study::network::replay::{Assumptions, RecordedRun};
+use gradwire_study::network::report::{NamedLink, ReplayReport};
 use std::path::PathBuf;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum NetworkCommand {
     /// Tell how long recorded runs would have taken on given links
     Replay(Box<Replay>),
     /// Show the links that have names
@@ -61,7 +62,7 @@ pub(super) struct Replay {
 /// Links that are compared when nobody says which.
 const USUAL: &str = "100mbit,1gbit,10gbit";
 
-impl Command {
+impl NetworkCommand {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Links => links(),
@@ -77,20 +78,22 @@ impl Command {
 }
 
 fn links() {
+    let mut table =
+        Table::new([Column::left(""), Column::left(""), Column::right(""), Column::left("")]);
     for (name, line, link) in presets() {
         let jitter = match link.jitter > 0.0 {
             true => format!(", jitter {} us", (link.jitter * 1e6).round()),
             false => String::new(),
         };
-        println!(
-            "  {:<12} {:>6} Mbit/s, latency {} us, MTU {}{jitter}: {}",
-            name,
-            link.bandwidth / 1e6,
-            (link.latency * 1e6).round(),
-            link.mtu,
-            line
-        );
+        let (latency, mtu) = ((link.latency * 1e6).round(), link.mtu);
+        table.row([
+            String::new(),
+            name.into(),
+            format!("{} Mbit/s,", link.bandwidth / 1e6),
+            format!("latency {latency} us, MTU {mtu}{jitter}: {line}"),
+        ]);
     }
+    print!("{table}");
 }
 
 impl Replay {
@@ -119,7 +122,7 @@ impl Replay {
     }
 
     /// The links asked for; empty when none are.
-    fn named_links(&self) -> Result<Vec<Named>> {
+    fn named_links(&self) -> Result<Vec<NamedLink>> {
         let mut named = match &self.links {
             Some(list) => Link::parse_list(list)?,
             None => Vec::new(),
@@ -142,11 +145,11 @@ impl Replay {
         &self,
         folders: &[PathBuf],
         assumptions: &Assumptions,
-        mut links: Vec<Named>,
+        mut links: Vec<NamedLink>,
     ) -> Result<()> {
         let disk = Disk::default();
-        let runs: Vec<Run> =
-            folders.iter().map(|folder| Run::read(&disk, folder)).collect::<Result<_>>()?;
+        let runs: Vec<RecordedRun> =
+            folders.iter().map(|folder| RecordedRun::read(&disk, folder)).collect::<Result<_>>()?;
         if links.is_empty() {
             links.extend(Link::parse_list(USUAL)?);
         }
@@ -164,7 +167,8 @@ impl Replay {
         let replays = runs.iter().map(|run| {
             links.iter().map(|(_, link)| run.replay(link, assumptions)).collect::<Result<Vec<_>>>()
         });
-        let report = Report::new(&runs, &links, replays.collect::<Result<_>>()?, self.to.clone());
+        let report =
+            ReplayReport::new(&runs, &links, replays.collect::<Result<_>>()?, self.to.clone());
         let folder = self.out.clone().unwrap_or_else(|| folders[0].join(REPLAY));
         let mut files = vec![
             (TABLE, serde_json::to_string_pretty(&report.figures())? + "\n"),

@@ -8,7 +8,7 @@ use gradwire::disk::Disk;
 use gradwire::record::{Provenance, is_run};
 use gradwire_exchange::network::Link;
 use gradwire_study::collection::{self, Collection};
-use gradwire_study::plot::{Format, Page};
+use gradwire_study::plot::{FileFormat, Page};
 use gradwire_study::{report, runs, verdict};
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ struct Runs {
 
 /// A report of runs.
 #[derive(Debug, Args)]
-pub(super) struct Report {
+pub(super) struct ReportArgs {
     #[command(flatten)]
     runs: Runs,
     /// The folder for the report; if absent, that of the sweep, or `report` beside the first run
@@ -45,7 +45,7 @@ pub(super) struct Report {
     claims: bool,
     /// Write every figure for a paper, in each of these formats, into `figures/` of the report
     #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', value_parser = format)]
-    figures: Vec<Format>,
+    figures: Vec<FileFormat>,
     /// How wide those figures are
     #[arg(long, value_name = "MILLIMETRES", default_value = "84mm", requires = "figures", value_parser = page)]
     width: Page,
@@ -54,8 +54,8 @@ pub(super) struct Report {
     table: Option<String>,
 }
 
-fn format(word: &str) -> Result<Format, String> {
-    let found = Format::ALL.iter().find(|(known, _)| *known == word);
+fn format(word: &str) -> Result<FileFormat, String> {
+    let found = FileFormat::ALL.iter().find(|(known, _)| *known == word);
     found.map(|(_, format)| *format).ok_or_else(|| "write some of: pdf, svg, png".into())
 }
 
@@ -114,7 +114,7 @@ impl Runs {
     }
 }
 
-impl Report {
+impl ReportArgs {
     pub(super) fn run(mut self) -> Result<(), Failure> {
         let disk = Disk::default();
         if self.claims {

@@ -1,10 +1,11 @@
 //! `gradwire reproduce`: a paper's experiment, claimed beside measured.
 
 use crate::changes::tagged;
-use crate::grid::{Asked, Running};
+use crate::grid::{AskedExperiment, GridArgs};
 use crate::refused::Failure;
 use anyhow::{Context, Result};
 use clap::Args;
+use gradwire::text::{Column, Table};
 use gradwire_exchange::network::Link;
 use gradwire_study::experiment::Experiment;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ pub(super) struct Reproduce {
     #[arg(long, value_name = "SCALE")]
     scale: Option<String>,
     #[command(flatten)]
-    running: Running,
+    running: GridArgs,
     /// Links to replay runs on, in place of the experiment's
     #[arg(long, value_name = "LINK,…", value_delimiter = ',')]
     links: Vec<String>,
@@ -59,7 +60,7 @@ impl Reproduce {
             parsed.map_err(Failure::refused)?;
         }
         let tags = tagged(self.tags).map(|(key, words)| format!("{key}={words}"));
-        self.running.run(&Asked {
+        self.running.run(&AskedExperiment {
             name,
             experiment,
             scale,
@@ -78,9 +79,10 @@ fn list() -> Result<()> {
     for (name, _) in Experiment::built_in() {
         let (_, experiment) = Experiment::load(&name)?;
         println!("{name}: {}\n  {}", experiment.title, experiment.paper);
-        for (scale, setting) in &experiment.scales {
-            println!("  {:<6} {}", scale.name(), setting.about);
-        }
+        let mut scales = Table::new([""; 3].map(Column::left));
+        let rows = experiment.scales.iter();
+        rows.for_each(|(scale, setting)| scales.row(["", scale.name(), &setting.about]));
+        print!("{scales}");
         for claim in &experiment.claims {
             println!("  claim: {} ({})", claim.claim, claim.source);
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// What is continued, and how.
 #[derive(Debug, Args)]
-pub(crate) struct Sample {
+pub(crate) struct SampleArgs {
     /// A model.safetensors, or a run by its folder, its name, or `last` (its best model)
     #[arg(value_name = "RUN")]
     pub(crate) run: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct Sample {
     pub(crate) seed: u64,
 }
 
-impl Sample {
+impl SampleArgs {
     pub(crate) fn run(self, run: &Path) -> Result<()> {
         let Self { prompt, tokens, temperature, top, seed, .. } = self;
         let saved = checkpoint::find(run)?;

@@ -1,7 +1,7 @@
 //! `gradwire sweep`: a question of one's own, from a recipe to the answer.
 
 use crate::changes::TrainingChanges;
-use crate::grid::{Asked, Running};
+use crate::grid::{AskedExperiment, GridArgs};
 use crate::refused::Failure;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -35,7 +35,7 @@ pub(super) struct Sweep {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
-    running: Running,
+    running: GridArgs,
     /// Links to tell the times on, by name (`gradwire network links`) or bandwidth
     #[arg(
         long,
@@ -55,7 +55,7 @@ impl Sweep {
     }
 
     /// The experiment, and how it is to be run.
-    fn plan(self) -> Result<(Running, Asked)> {
+    fn plan(self) -> Result<(GridArgs, AskedExperiment)> {
         self.changes.without_seed(SEEDS)?;
         let source = self.changes.source(Some(self.recipe))?;
         let recipe = source.table()?;
@@ -83,7 +83,7 @@ impl Sweep {
                 "--tune {path}: the arms differ in it; leave out one of --tune and --over"
             );
         }
-        let asked = Asked::of_sweep(typed, &sweep, None)?;
+        let asked = AskedExperiment::of_sweep(typed, &sweep, None)?;
         let mut notes: Vec<String> = Vec::new();
         for note in sweep.recipes()?.iter().filter_map(|recipe| source.batch_note(recipe)) {
             if !notes.contains(&note) && !self.running.is_silent() {

@@ -1,7 +1,7 @@
 //! `gradwire bench time-to-accuracy`: how long whole runs of a recipe take to a test accuracy.
 
 use crate::changes::TrainingChanges;
-use crate::grid::{Asked, Running};
+use crate::grid::{AskedExperiment, GridArgs};
 use crate::refused::Failure;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -46,7 +46,7 @@ impl TimeToAccuracy {
     }
 
     /// The runs are those of a sweep, so that a sweep over the same recipe finds them made.
-    fn plan(self) -> Result<(Running, Asked)> {
+    fn plan(self) -> Result<(GridArgs, AskedExperiment)> {
         ensure!(
             self.target > 0.0 && self.target <= 100.0,
             "--target {} must be above 0 and at most 100 percent, such as 93",
@@ -67,7 +67,7 @@ impl TimeToAccuracy {
             links: Vec::new(),
             seeds: self.seeds,
         };
-        let asked = Asked::of_sweep(typed, &sweep, Some(self.target / 100.0))?;
-        Ok((Running::of_seeds(self.seeds, self.resume, self.dry_run, self.json), asked))
+        let asked = AskedExperiment::of_sweep(typed, &sweep, Some(self.target / 100.0))?;
+        Ok((GridArgs::of_seeds(self.seeds, self.resume, self.dry_run, self.json), asked))
     }
 }

@@ -81,8 +81,8 @@ impl Train {
         let ready = || -> Result<Option<(Start, Recipe)>, Failure> {
             let resume = self.resume.map(|word| meant(&out, &word)).transpose();
             let start = match resume.map_err(Failure::refused)? {
-                None => Begin::Fresh,
-                Some(path) => Begin::again(&disk, &path, self.force, self.dry_run)?,
+                None => AskedStart::Fresh,
+                Some(path) => AskedStart::again(&disk, &path, self.force, self.dry_run)?,
             };
             let recipe = match start.recipe() {
                 Some(recipe) if !named => source.load_on(recipe),
@@ -90,8 +90,8 @@ impl Train {
             };
             let accepted = recipe.and_then(|recipe| {
                 match &start {
-                    Begin::Resume(resume) => resume.accept(&recipe).map(drop)?,
-                    Begin::Fresh | Begin::InPlace(..) => recipe.may_run()?,
+                    AskedStart::Resume(resume) => resume.accept(&recipe).map(drop)?,
+                    AskedStart::Fresh | AskedStart::InPlace(..) => recipe.may_run()?,
                 }
                 let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
                 faults.check(recipe.workers, steps)?;
@@ -99,7 +99,7 @@ impl Train {
                 Ok(recipe)
             });
             let recipe = accepted.map_err(Failure::refused)?;
-            let is_new = matches!(start, Begin::Fresh) && !self.quiet && !self.json;
+            let is_new = matches!(start, AskedStart::Fresh) && !self.quiet && !self.json;
             if let Some(note) = source.batch_note(&recipe).filter(|_| is_new) {
                 eprintln!("note: {note}");
             }
@@ -153,7 +153,7 @@ fn show(recipe: &Recipe) -> Result<()> {
 }
 
 /// How a run begins, as the command line asks for it.
-enum Begin {
+enum AskedStart {
     Fresh,
     Resume(Box<Resume>),
     /// From its first step, in the folder of a run that was cut off before its first checkpoint; the lock
@@ -161,7 +161,7 @@ enum Begin {
     InPlace(PathBuf, Box<Recipe>, Lock),
 }
 
-impl Begin {
+impl AskedStart {
     /// What `--resume` finds at `path`. `only_looks` is whether nothing will be trained.
     fn again(disk: &Disk, path: &Path, force: bool, only_looks: bool) -> Result<Self> {
         let error = match Resume::find(disk, path, force) {
@@ -276,8 +276,8 @@ mod tests {
         fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
         fs::write(run.join(record::METRICS), "").unwrap();
 
-        let first = Begin::again(&disk, &run, false, true).unwrap();
-        let second = Begin::again(&disk, &run, false, true).err().unwrap().to_string();
+        let first = AskedStart::again(&disk, &run, false, true).unwrap();
+        let second = AskedStart::again(&disk, &run, false, true).err().unwrap().to_string();
         assert!(second.contains("another process is training in"), "{second}");
         assert!(matches!(first.into_start(&disk).unwrap(), Start::In(folder) if folder == run));
         let aside = out.path().join("run-cut-off-1");

@@ -1,6 +1,6 @@
 //! Claims: what a paper says, as a measure, a comparison and bounds.
 
-use crate::results::{Kind, Unit};
+use crate::results::{ClaimKind, Unit};
 use crate::scale::Scale;
 use anyhow::{Context, Result, ensure};
 use schemars::JsonSchema;
@@ -31,7 +31,7 @@ pub struct Sentence {
 }
 
 /// Something that a paper says, and how it is put to the test here.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The claim in words.
@@ -41,7 +41,7 @@ pub struct Claim {
     pub source: String,
     /// What kind of sentence it is: what readme and pages count apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<Kind>,
+    pub kind: Option<ClaimKind>,
     /// The sentence of the paper's abstract that it tests, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentence: Option<String>,
@@ -246,13 +246,16 @@ impl Claim {
     }
 }
 
+const SECONDS: &[&str] = &["s", "second", "seconds"];
+
 /// What is measured of a run.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
     /// Fraction of right answers on the test set after the last step.
+    #[default]
     Accuracy,
     /// The best of all evaluations.
     BestAccuracy,
@@ -282,23 +285,27 @@ pub enum Measure {
 }
 
 impl Measure {
+    /// Every measure with its name in questions, none where it cannot be asked for, what it is in words, and the
+    /// words of its unit.
+    pub(super) const ALL: [(Self, &str, &str, &[&str]); 13] = [
+        (Self::Accuracy, "accuracy", "test accuracy", &[]),
+        (Self::BestAccuracy, "best accuracy", "best test accuracy", &[]),
+        (Self::Loss, "loss", "final training loss", &[]),
+        (Self::TestLoss, "test loss", "test loss", &[]),
+        (Self::BitsPerParameter, "bits per parameter", "bits per parameter", &["bit", "bits"]),
+        (Self::Reduction, "reduction", "reduction of bytes", &[]),
+        (Self::StepSeconds, "step seconds", "seconds per step", SECONDS),
+        (Self::SecondsToLoss, "seconds to loss", "seconds to the same training loss", SECONDS),
+        (Self::StepsToLoss, "steps to loss", "steps to the same training loss", &["step", "steps"]),
+        (Self::EncodeSeconds, "encode seconds", "seconds of encoding its last gradient", SECONDS),
+        (Self::DecodeSeconds, "decode seconds", "seconds of decoding its last gradient", SECONDS),
+        (Self::Gauge, "", "mean over the recorded steps", &[]),
+        (Self::DownlinkBytes, "downlink bytes", "bytes sent back per step", &["byte", "bytes"]),
+    ];
+
     /// In words.
     pub fn words(self) -> &'static str {
-        match self {
-            Self::Accuracy => "test accuracy",
-            Self::BestAccuracy => "best test accuracy",
-            Self::Loss => "final training loss",
-            Self::TestLoss => "test loss",
-            Self::BitsPerParameter => "bits per parameter",
-            Self::Reduction => "reduction of bytes",
-            Self::StepSeconds => "seconds per step",
-            Self::SecondsToLoss => "seconds to the same training loss",
-            Self::StepsToLoss => "steps to the same training loss",
-            Self::EncodeSeconds => "seconds of encoding its last gradient",
-            Self::DecodeSeconds => "seconds of decoding its last gradient",
-            Self::Gauge => "mean over the recorded steps",
-            Self::DownlinkBytes => "bytes sent back per step",
-        }
+        Self::ALL.iter().find(|(of, ..)| *of == self).map_or("", |(_, _, words, _)| words)
     }
 
     /// Whether it is a time.

@@ -4,14 +4,15 @@
 use crate::experiment;
 use crate::measured::Measured;
 use crate::names;
-use crate::network::report::Named;
+use crate::network::report::NamedLink;
 use crate::report;
-use crate::results::{COLLECTED, Label, Outcome, Results, Run};
+use crate::results::{COLLECTED, Label, Outcome, Results, RunResult};
 use crate::runs;
 use anyhow::{Result, bail};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::{RECIPE, RunLog};
+use gradwire::text::plural;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -45,7 +46,6 @@ struct FoundRun {
     folder: PathBuf,
     task: Keys,
     arm: Keys,
-    kind: String,
     recipe: String,
     outcome: Outcome,
     measured: Measured,
@@ -61,7 +61,7 @@ struct FoundRun {
 pub fn collect(
     disk: &Disk,
     folders: &[PathBuf],
-    links: &[Named],
+    links: &[NamedLink],
     baseline: Option<&str>,
 ) -> Result<Collection> {
     // A run that is named twice is one run.
@@ -87,7 +87,7 @@ pub fn collect(
         run.and_then(|run| run.measured.as_ref()).map(|measured| measured.workers)
     };
     tasks.sort_by_key(|task| (task.label.split(',').next().map(String::from), workers(task)));
-    Run::sort(&mut runs, &tasks, &arms);
+    RunResult::sort(&mut runs, &tasks, &arms);
     let baseline = baseline_among(&arms, &runs, baseline)?;
     let differences = differences(&found);
     let title = match &tasks[..] {
@@ -125,14 +125,14 @@ pub fn opened(mut results: Results, baseline: Option<&str>) -> Result<Collection
 struct Groups {
     tasks: Vec<Label>,
     arms: Vec<Label>,
-    runs: Vec<Run>,
+    runs: Vec<RunResult>,
     left_out: Vec<String>,
 }
 
 impl Groups {
     /// Adds one of `all` runs, unless it is left out for another of the same task, arm and seed.
     fn add(&mut self, found: &FoundRun, all: &[FoundRun]) {
-        let mut run = Run {
+        let mut run = RunResult {
             task: named(&mut self.tasks, &task_label(found, all)),
             arm: named(&mut self.arms, &arm_label(found, all)),
             seed: found.measured.seed,
@@ -141,7 +141,8 @@ impl Groups {
             outcome: found.outcome.clone(),
             measured: Some(found.measured.clone()),
         };
-        let is_same = |r: &&mut Run| (&r.task, &r.arm, r.seed) == (&run.task, &run.arm, run.seed);
+        let is_same =
+            |r: &&mut RunResult| (&r.task, &r.arm, r.seed) == (&run.task, &run.arm, run.seed);
         let Some(other) = self.runs.iter_mut().find(is_same) else { return self.runs.push(run) };
         if worth(&run) > worth(other) {
             std::mem::swap(&mut run, other);
@@ -170,7 +171,7 @@ fn no_run(folder: &Path) -> String {
     }
 }
 
-fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<FoundRun> {
+fn read(disk: &Disk, folder: &Path, links: &[NamedLink]) -> Result<FoundRun> {
     let log = RunLog::read(disk, folder)?;
     let (outcome, measured) = (log.status(), Measured::with(disk, &log, links)?);
     let text = runs::recipe_text(disk, folder)?;
@@ -185,13 +186,12 @@ fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<FoundRun> {
         key == "workers" || ["model.", "dataset.", "samples."].iter().any(|of| key.starts_with(of))
     };
     let task: Keys = arm.extract_if(.., |key, _| is_task(key)).collect();
-    let kind = measured.scheme.clone();
-    Ok(FoundRun { folder: folder.into(), task, arm, kind, recipe: text, outcome, measured })
+    Ok(FoundRun { folder: folder.into(), task, arm, recipe: text, outcome, measured })
 }
 
 /// The order in which one of two runs with the same recipe and seed is kept: the one that finished, then
 /// the newer.
-fn worth(run: &Run) -> (bool, u64) {
+fn worth(run: &RunResult) -> (bool, u64) {
     let started = run.measured.as_ref().map_or(0.0, |measured| measured.summary.started);
     (run.outcome.is_finished(), (started.max(0.0) * 1e3) as u64)
 }
@@ -200,9 +200,7 @@ fn worth(run: &Run) -> (bool, u64) {
 fn task_label(run: &FoundRun, all: &[FoundRun]) -> String {
     let words = |run: &FoundRun| {
         let m = &run.measured;
-        let workers =
-            if m.workers == 1 { "1 worker".into() } else { format!("{} workers", m.workers) };
-        format!("{} on {}, {workers}", m.model, m.dataset)
+        format!("{} on {}, {}", m.model, m.dataset, plural(m.workers as u64, "worker"))
     };
     let alike = all.iter().filter(|other| words(other) == words(run));
     words(run) + &varied(&run.task, alike.map(|other| &other.task))
@@ -210,8 +208,9 @@ fn task_label(run: &FoundRun, all: &[FoundRun]) -> String {
 
 /// An arm in words: its scheme, and what the arms of the same scheme on the same task differ in.
 fn arm_label(run: &FoundRun, all: &[FoundRun]) -> String {
-    let alike = all.iter().filter(|other| other.task == run.task && other.kind == run.kind);
-    run.kind.clone() + &varied(&run.arm, alike.map(|other| &other.arm))
+    let scheme = |run: &FoundRun| run.measured.scheme.clone();
+    let alike = all.iter().filter(|other| other.task == run.task && scheme(other) == scheme(run));
+    scheme(run) + &varied(&run.arm, alike.map(|other| &other.arm))
 }
 
 /// The keys of `own` that are not the same in all of `others`, with their values.
@@ -250,7 +249,11 @@ fn named(labels: &mut Vec<Label>, text: &str) -> String {
     name
 }
 
-fn baseline_among(arms: &[Label], runs: &[Run], wanted: Option<&str>) -> Result<Option<String>> {
+fn baseline_among(
+    arms: &[Label],
+    runs: &[RunResult],
+    wanted: Option<&str>,
+) -> Result<Option<String>> {
     let scheme = |arm: &Label| {
         let run = runs.iter().find(|run| run.arm == arm.name);
         run.and_then(|run| run.measured.as_ref()).map_or("", |measured| measured.scheme.as_str())
@@ -349,7 +352,7 @@ mod tests {
         };
         measured.summary.started = started;
         let folder = PathBuf::from(format!("{kind}-{seed}-{started}"));
-        FoundRun { folder, task, arm, kind, recipe: String::new(), outcome, measured }
+        FoundRun { folder, task, arm, recipe: String::new(), outcome, measured }
     }
 
     fn text(word: &str) -> Value {
@@ -407,7 +410,7 @@ mod tests {
     fn the_better_of_two_of_the_same_run_is_kept() {
         let run = |started: f64, outcome: Outcome| {
             let found = found(&[("scheme.kind", text("dense"))], 1, started, Outcome::Finished);
-            Run {
+            RunResult {
                 task: "t".into(),
                 arm: "a".into(),
                 seed: 1,

@@ -1,9 +1,8 @@
 //! Which sentence of a paper's abstract is tested by which claims, and how many claims got which verdict.
 
 use crate::claim::Sentence;
-use crate::decision::SIDE;
 use crate::experiment::Experiment;
-use crate::results::{Kind, Results, Ruling, Verdict};
+use crate::results::{ClaimKind, Results, Ruling, Verdict};
 
 /// How many of these got each verdict, in the order of [`Ruling::ALL`]. A group of claims that repeat
 /// each other counts once: as contradicted where one of them is, else as depending on the link, else as
@@ -31,10 +30,10 @@ pub fn counts<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; 5] {
 
 /// How many verdicts there are over all `results`, by the kind of claim and by experiment, as Markdown
 /// tables, and how many of them chance alone gets wrong at most, on average: each tested row errs with
-/// [`SIDE`]. Claims of no kind are not counted.
+/// [`Verdict::error`]. Claims of no kind are not counted.
 pub fn counted(results: &[Results]) -> String {
     let mut text = table("claims");
-    for kind in Kind::ALL {
+    for kind in ClaimKind::ALL {
         text += &line(kind.words(), results, |verdict| verdict.kind == Some(kind));
     }
     text += &line("all", results, |verdict| verdict.kind.is_some());
@@ -59,13 +58,13 @@ fn line(words: &str, results: &[Results], is_counted: impl Fn(&Verdict) -> bool)
         of.verdicts.iter().filter(|verdict| is_counted(verdict)).cloned().collect()
     };
     // A name of a group is one experiment's own.
-    let (mut sums, mut tested) = ([0; 5], 0);
+    let (mut sums, mut wrong) = ([0; 5], 0.0);
     for rows in results.iter().map(rows) {
         let counts = counts(rows.iter());
         sums = std::array::from_fn(|i| sums[i] + counts[i]);
-        tested += rows.iter().filter(|of| of.ruling != Ruling::NotTestable).count();
+        wrong += rows.iter().map(Verdict::error).sum::<f64>();
     }
-    let (cells, wrong) = (sums.map(|sum: usize| sum.to_string()), tested as f64 * SIDE);
+    let cells = sums.map(|sum: usize| sum.to_string());
     match sums.iter().sum() {
         0 => String::new(),
         _ => format!("| {words} | {} | {wrong:.2} |\n", cells.join(" | ")),
@@ -92,7 +91,7 @@ pub fn sentences(experiment: &Experiment, results: &Results) -> String {
 mod tests {
     use super::*;
 
-    fn verdict(ruling: Ruling, kind: Option<Kind>, group: Option<&str>) -> Verdict {
+    fn verdict(ruling: Ruling, kind: Option<ClaimKind>, group: Option<&str>) -> Verdict {
         let text = include_str!("report/stored/results.json");
         let results: Results = serde_json::from_str(text).unwrap();
         let sentence = Some("speed".to_string());
@@ -118,7 +117,7 @@ mod tests {
 
     #[test]
     fn kinds_and_experiments_are_counted_apart() {
-        let headline = |ruling| verdict(ruling, Some(Kind::Headline), Some("g"));
+        let headline = |ruling| verdict(ruling, Some(ClaimKind::Headline), Some("g"));
         let of = |name: &str, verdicts| Results {
             experiment: name.into(),
             verdicts,
@@ -127,16 +126,20 @@ mod tests {
         let first = vec![headline(Ruling::Reproduced), headline(Ruling::Reproduced)];
         let second = vec![
             headline(Ruling::Contradicted),
-            verdict(Ruling::Undecided, Some(Kind::Baseline), None),
+            verdict(Ruling::Undecided, Some(ClaimKind::Baseline), None),
+            Verdict {
+                links_asked: 3,
+                ..verdict(Ruling::DependsOnLink, Some(ClaimKind::Baseline), None)
+            },
             verdict(Ruling::Reproduced, None, None),
         ];
         let text = counted(&[of("one", first), of("two", second)]);
         for line in [
             "| what the papers say of their methods | 1 | 1 | 0 | 0 | 0 | 0.15 |",
-            "| about other methods | 0 | 0 | 0 | 1 | 0 | 0.05 |",
-            "| all | 1 | 1 | 0 | 1 | 0 | 0.20 |",
+            "| about other methods | 0 | 0 | 1 | 1 | 0 | 0.20 |",
+            "| all | 1 | 1 | 1 | 1 | 0 | 0.35 |",
             "| `one` | 1 | 0 | 0 | 0 | 0 | 0.10 |",
-            "| `two` | 0 | 1 | 0 | 1 | 0 | 0.10 |",
+            "| `two` | 0 | 1 | 1 | 1 | 0 | 0.25 |",
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }

@@ -1,9 +1,9 @@
 //! What the `results.json` of an earlier invocation holds, here or on another machine.
 
 use crate::grid::{Grid, PlannedRun};
-use crate::network::report::Named;
+use crate::network::report::NamedLink;
 use crate::report;
-use crate::results::{Run, Timing};
+use crate::results::{RunResult, Timing};
 use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
@@ -17,7 +17,7 @@ pub(super) struct EarlierResults {
     /// The file as it is; empty where there is none.
     pub(super) bytes: Vec<u8>,
     /// The runs in it that ended, of whatever grid.
-    runs: Vec<Run>,
+    runs: Vec<RunResult>,
     /// How fast schemes are on gradients of its runs.
     pub(super) timings: Vec<Timing>,
     /// Why it could not be read, if so: it has another form.
@@ -27,9 +27,9 @@ pub(super) struct EarlierResults {
 /// What of the file is read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Form {
-    runs: Vec<Run>,
-    others: Vec<Run>,
+struct StoredResults {
+    runs: Vec<RunResult>,
+    others: Vec<RunResult>,
     timings: Vec<Timing>,
 }
 
@@ -51,9 +51,9 @@ impl EarlierResults {
 
     /// From the bytes of such a file.
     fn parse(bytes: Vec<u8>) -> Self {
-        let form: serde_json::Result<Form> = serde_json::from_slice(&bytes);
+        let form: serde_json::Result<StoredResults> = serde_json::from_slice(&bytes);
         let unread = form.as_ref().err().map(ToString::to_string);
-        let Form { mut runs, others, timings } = form.unwrap_or_default();
+        let StoredResults { mut runs, others, timings } = form.unwrap_or_default();
         runs.extend(others);
         runs.retain(|run| run.outcome.is_final());
         Self { bytes, runs, timings, unread }
@@ -64,8 +64,13 @@ impl EarlierResults {
     ///
     /// # Errors
     /// When it was replayed on other links, but not on one of `links`: that takes its record.
-    pub(super) fn run(&self, planned: &PlannedRun, links: &[Named]) -> Result<Option<Run>> {
-        let same = |run: &&Run| planned.is_of_run(run) && matches!(change(run, planned), Ok(None));
+    pub(super) fn run(
+        &self,
+        planned: &PlannedRun,
+        links: &[NamedLink],
+    ) -> Result<Option<RunResult>> {
+        let same =
+            |run: &&RunResult| planned.is_of_run(run) && matches!(change(run, planned), Ok(None));
         let Some(run) = self.runs.iter().find(same) else { return Ok(None) };
         let replayed = run.measured.iter().flat_map(|measured| &measured.links);
         let replayed: Vec<&str> = replayed.map(|on| on.link.as_str()).collect();
@@ -84,14 +89,14 @@ impl EarlierResults {
     }
 
     /// The runs that the grid has no place for.
-    pub(super) fn others(&self, grid: &Grid) -> Vec<Run> {
+    pub(super) fn others(&self, grid: &Grid) -> Vec<RunResult> {
         self.runs.iter().filter(|run| grid.planned(run).is_none()).cloned().collect()
     }
 
     /// What would be lost if `runs`, which are those of the grid, took the file's place: a run that is
     /// none of them, or what could not be read.
-    pub(super) fn lost(&self, grid: &Grid, runs: &[Run]) -> Option<String> {
-        let is_lost = |run: &Run| !runs.iter().any(|found| found.is(run));
+    pub(super) fn lost(&self, grid: &Grid, runs: &[RunResult]) -> Option<String> {
+        let is_lost = |run: &RunResult| !runs.iter().any(|found| found.is(run));
         let mut placed = self.runs.iter().filter_map(|run| Some((run, grid.planned(run)?)));
         let Some((run, planned)) = placed.find(|(run, _)| is_lost(run)) else {
             return self.unread.clone();
@@ -106,7 +111,7 @@ impl EarlierResults {
 }
 
 /// What about a run is not as planned; `None` when it is the planned run.
-fn change(run: &Run, planned: &PlannedRun) -> Result<Option<String>> {
+fn change(run: &RunResult, planned: &PlannedRun) -> Result<Option<String>> {
     let measured = run.measured.as_ref().context("it has no record")?;
     planned.change(&Recipe::from_toml(&run.recipe)?, &measured.provenance)
 }

@@ -21,7 +21,7 @@ static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../runs/reproduce")
 /// A run's recipe is made of layers, each of which changes those before it: the
 /// experiment's, the task's, the arm's, the scale's, the scale's for the task, the scale's for the
 /// arm, the scale's for the arm on the task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// What it is about, in one line.
@@ -115,9 +115,7 @@ pub struct Setting {
 /// A task or an arm of a grid: a [`Member`] with its values put in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// The member's name, without values.
-    pub member: String,
-    /// Name and label.
+    /// Name and label, and the member's name where it is one of several values.
     pub label: Label,
     /// What it changes in the recipe.
     pub recipe: Table,
@@ -126,7 +124,7 @@ pub struct Choice {
 impl Choice {
     /// Whether a name, with or without values, is the name of this.
     pub fn matches(&self, name: &str) -> bool {
-        name == self.label.name || name == self.member
+        name == self.label.name || (!name.is_empty() && name == self.label.member)
     }
 
     /// Whether a name, `task/arm` or that of an arm alone, is the name of this arm on that task.
@@ -170,7 +168,7 @@ impl Member {
             replace(&mut recipe, &placeholder, value);
         }
         let member = if values.is_empty() { String::new() } else { self.name.clone() };
-        Choice { member: self.name.clone(), label: Label { name, label, member }, recipe }
+        Choice { label: Label { name, label, member }, recipe }
     }
 }
 

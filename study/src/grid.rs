@@ -1,7 +1,7 @@
 //! From an experiment and a scale to the recipes of its runs.
 
 use crate::experiment::{Choice, Experiment, Setting, replace};
-use crate::results::{Run, Tuned};
+use crate::results::{RunResult, Tuned};
 use crate::scale::Scale;
 use anyhow::{Result, bail, ensure};
 use gradwire::checkpoint::Progress;
@@ -75,7 +75,7 @@ impl Grid {
     }
 
     /// What is planned in the place of a run, if the grid has one for it.
-    pub(super) fn planned(&self, run: &Run) -> Option<&PlannedRun> {
+    pub(super) fn planned(&self, run: &RunResult) -> Option<&PlannedRun> {
         self.runs.iter().find(|planned| planned.is_of_run(run))
     }
 }
@@ -103,7 +103,7 @@ pub struct PlannedRun {
 
 impl PlannedRun {
     /// Whether a run is of this task, arm and seed, whatever else it is.
-    pub(super) fn is_of_run(&self, run: &Run) -> bool {
+    pub(super) fn is_of_run(&self, run: &RunResult) -> bool {
         (&self.task, &self.arm, self.recipe.seed) == (&run.task, &run.arm, run.seed)
     }
 
@@ -149,7 +149,7 @@ impl Grid {
         selection: &Selection,
         out: &Path,
     ) -> Result<Self> {
-        let mut sizes = Sizes::default();
+        let mut sizes = DataSizes::default();
         Self::plan_with(experiment, scale, selection, out, &mut |recipe| sizes.get(recipe))
     }
 
@@ -334,7 +334,7 @@ impl Planner<'_> {
 
 /// The layers for a task or an arm, first those for its name without values.
 fn own_layers<'t>(tables: &'t BTreeMap<String, Table>, choice: &Choice) -> Vec<&'t Table> {
-    let names = [&choice.member, &choice.label.name];
+    let names = [&choice.label.member, &choice.label.name];
     let mut layers: Vec<&Table> = names.iter().filter_map(|name| tables.get(*name)).collect();
     layers.dedup();
     layers
@@ -350,7 +350,7 @@ type Lookup<'a> = dyn FnMut(&Recipe) -> Result<Size> + 'a;
 
 /// The sizes of data sets, each read once.
 #[derive(Default)]
-struct Sizes {
+struct DataSizes {
     known: Vec<((datasets::Config, datasets::Selection), Size)>,
 }
 
@@ -361,7 +361,7 @@ struct Size {
     data: Vec<FileSum>,
 }
 
-impl Sizes {
+impl DataSizes {
     fn get(&mut self, recipe: &Recipe) -> Result<Size> {
         let which = (recipe.dataset.clone(), recipe.samples);
         if let Some((_, size)) = self.known.iter().find(|(known, _)| *known == which) {

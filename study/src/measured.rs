@@ -1,9 +1,9 @@
 //! One run as its record tells it: what tables, plots and verdicts are made of.
 
 use crate::network::replay::{self, Assumptions, Replayed};
-use crate::network::report::Named;
+use crate::network::report::NamedLink;
 use crate::runs;
-use crate::statistics::{Moments, mean, median};
+use crate::statistics::{SampleMoments, mean, median};
 use anyhow::{Context, Result};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
@@ -66,7 +66,7 @@ pub struct Measured {
     /// over the recorded steps since the point before. `bits_per_parameter` is among them.
     pub gauges: BTreeMap<String, Vec<(u64, f64)>>,
     /// Of each gauge, mean and sample deviation over all recorded steps.
-    pub gauge_means: BTreeMap<String, Moments>,
+    pub gauge_means: BTreeMap<String, SampleMoments>,
     /// Seconds per step of one rank on its own processor clock, medians over steps of the mean
     /// over ranks.
     pub work: Work,
@@ -153,7 +153,7 @@ impl Measured {
     ///
     /// # Errors
     /// When `folder` is no run's, or its record is damaged: with file and line.
-    pub fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Self> {
+    pub fn read(disk: &Disk, folder: &Path, links: &[NamedLink]) -> Result<Self> {
         Self::with(disk, &RunLog::read(disk, folder)?, links)
     }
 
@@ -161,7 +161,7 @@ impl Measured {
     ///
     /// # Errors
     /// When its recipe or its other records cannot be read: with file and line.
-    pub fn with(disk: &Disk, log: &RunLog, links: &[Named]) -> Result<Self> {
+    pub fn with(disk: &Disk, log: &RunLog, links: &[NamedLink]) -> Result<Self> {
         let folder = log.folder();
         let recipe = Recipe::from_toml(&runs::recipe_text(disk, folder)?)
             .with_context(|| folder.join(RECIPE).display().to_string())?;
@@ -194,7 +194,7 @@ impl Measured {
             ..Self::default()
         };
         if folder.join(network::FILE).exists() && measured.summary.steps > 0 {
-            let run = replay::Run::with(disk, log)?;
+            let run = replay::RecordedRun::with(disk, log)?;
             measured.work = work(&run.stretches);
             for (word, link) in links {
                 let replayed = run.replay(link, &Assumptions::default())?;
@@ -374,9 +374,9 @@ fn gauges(steps: &[Step]) -> BTreeMap<String, Vec<(u64, f64)>> {
 }
 
 /// Mean and deviation of each gauge that has them, likewise.
-fn gauge_means(steps: &[Step]) -> BTreeMap<String, Moments> {
+fn gauge_means(steps: &[Step]) -> BTreeMap<String, SampleMoments> {
     let values = by_gauge(steps).into_iter();
-    let means = values.map(|(name, values)| (name.to_string(), Moments::new(&values)));
+    let means = values.map(|(name, values)| (name.to_string(), SampleMoments::new(&values)));
     means.filter(|(_, of)| of.mean.is_finite() && of.deviation.is_finite()).collect()
 }
 

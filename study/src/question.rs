@@ -24,24 +24,6 @@ use crate::results::Unit;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 
-/// What may be measured, in a question's words, and the words of its unit.
-const MEASURES: [(&str, Measure, &[&str]); 12] = [
-    ("accuracy", Measure::Accuracy, &[]),
-    ("best accuracy", Measure::BestAccuracy, &[]),
-    ("loss", Measure::Loss, &[]),
-    ("test loss", Measure::TestLoss, &[]),
-    ("bits per parameter", Measure::BitsPerParameter, &["bit", "bits"]),
-    ("reduction", Measure::Reduction, &[]),
-    ("step seconds", Measure::StepSeconds, SECONDS),
-    ("seconds to loss", Measure::SecondsToLoss, SECONDS),
-    ("steps to loss", Measure::StepsToLoss, &["step", "steps"]),
-    ("encode seconds", Measure::EncodeSeconds, SECONDS),
-    ("decode seconds", Measure::DecodeSeconds, SECONDS),
-    ("downlink bytes", Measure::DownlinkBytes, &["byte", "bytes"]),
-];
-
-const SECONDS: &[&str] = &["s", "second", "seconds"];
-
 /// A question about the arms of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
@@ -50,19 +32,8 @@ pub struct Question {
     /// The arm that it is about, by name with or without values; absent for every arm but the one that
     /// they are compared with.
     arm: Option<String>,
-    measure: Measure,
-    link: Option<String>,
-    bound: Bound,
-}
-
-/// How a number is compared, and with what.
-#[derive(Clone, Debug, PartialEq)]
-struct Bound {
-    compare: Compare,
-    unit: Unit,
-    against: Option<String>,
-    at_least: Option<f64>,
-    at_most: Option<f64>,
+    /// What is measured, on which link, how it is compared and with which bounds; of no task and no arm yet.
+    asked: Claim,
 }
 
 impl Question {
@@ -82,7 +53,7 @@ impl Question {
             None => (None, text.trim()),
         };
         let spaced = text.replace('%', " % ");
-        let mut words = Words(spaced.split_whitespace().collect());
+        let mut words = QuestionWords(spaced.split_whitespace().collect());
         let measure = words.measure()?;
         let link = words.link()?;
         ensure!(
@@ -91,19 +62,19 @@ impl Question {
             measure.words(),
             if link.is_some() { "has nothing to do with a link" } else { "needs a link: at 1gbit" }
         );
-        let bound = words.bound(measure)?;
+        let asked = Claim { measure, link, seeds: 2, ..words.bound(measure)? };
         ensure!(words.0.is_empty(), "{:?} is left over", words.0.join(" "));
-        Ok(Self { text: text.into(), arm, measure, link, bound })
+        Ok(Self { text: text.into(), arm, asked })
     }
 
     /// The link that it names.
     pub fn link(&self) -> Option<&str> {
-        self.link.as_deref()
+        self.asked.link.as_deref()
     }
 
     /// Whether it is answered by timing schemes on a recorded gradient.
     pub fn is_timed(&self) -> bool {
-        self.measure.is_timed()
+        self.asked.measure.is_timed()
     }
 
     /// The question, of every task and arm that it is about.
@@ -113,7 +84,7 @@ impl Question {
     pub fn claims(&self, tasks: &[Choice], arms: &[Choice]) -> Result<Vec<Claim>> {
         let name = |choice: &Choice| choice.label.name.clone();
         let there = || arms.iter().map(name).collect::<Vec<_>>().join(", ");
-        let against = match &self.bound.against {
+        let against = match &self.asked.against {
             None => None,
             Some(word) => {
                 let exact = arms.iter().find(|arm| arm.label.name == *word);
@@ -143,27 +114,10 @@ impl Question {
                 if tasks.len() == 1 { String::new() } else { format!(" ({})", task.label.label) };
             Claim {
                 claim: words + &of_task,
-                source: String::new(),
-                kind: None,
-                sentence: None,
-                group: None,
                 task: Some(name(task)),
-                best_of: Vec::new(),
                 arm: name(arm),
                 against: against.clone(),
-                measure: self.measure,
-                gauge: None,
-                link: self.link.clone(),
-                compare: self.bound.compare,
-                unit: self.bound.unit,
-                charged_bits: None,
-                claimed: None,
-                no_worse: false,
-                at_least: self.bound.at_least,
-                at_most: self.bound.at_most,
-                scales: None,
-                otherwise: String::new(),
-                seeds: 2,
+                ..self.asked.clone()
             }
         };
         Ok(tasks.iter().flat_map(|task| asked.iter().map(move |arm| claim(task, arm))).collect())
@@ -171,9 +125,9 @@ impl Question {
 }
 
 /// The words that are still to be read.
-struct Words<'a>(Vec<&'a str>);
+struct QuestionWords<'a>(Vec<&'a str>);
 
-impl Words<'_> {
+impl QuestionWords<'_> {
     /// Takes these words, if they come next.
     fn take(&mut self, words: &str) -> bool {
         let count = words.split(' ').count();
@@ -190,12 +144,13 @@ impl Words<'_> {
     }
 
     fn measure(&mut self) -> Result<Measure> {
-        for (name, measure, _) in MEASURES {
+        let all = || Measure::ALL.into_iter().filter(|(_, name, ..)| !name.is_empty());
+        for (measure, name, ..) in all() {
             if self.take(name) || self.take(&name.replace(' ', "-")) {
                 return Ok(measure);
             }
         }
-        let names = MEASURES.map(|(name, ..)| name).join(", ");
+        let names = all().map(|(_, name, ..)| name).collect::<Vec<_>>().join(", ");
         bail!("it begins with none of what is measured: {names}")
     }
 
@@ -217,7 +172,8 @@ impl Words<'_> {
         number.with_context(|| format!("{word:?} stands where a number is expected"))
     }
 
-    fn bound(&mut self, measure: Measure) -> Result<Bound> {
+    /// How the number is compared, with what, and its bounds.
+    fn bound(&mut self, measure: Measure) -> Result<Claim> {
         if self.take("within") {
             let number = self.number()?;
             let unit = self.unit(measure, true)?;
@@ -229,14 +185,15 @@ impl Words<'_> {
                 }
                 _ => (Compare::Difference, unit, -number * size(unit), number * size(unit)),
             };
-            return Ok(Bound { compare, unit, against, at_least: Some(low), at_most: Some(high) });
+            let (at_least, at_most) = (Some(low), Some(high));
+            return Ok(Claim { compare, unit, against, at_least, at_most, ..Claim::default() });
         }
         let (least, most) = (self.take("at least"), self.take("at most"));
         let number = self.number()?;
         let one_sided = |compare, unit, against, number: f64, least: bool| {
             let (at_least, at_most) =
                 if least { (Some(number), None) } else { (None, Some(number)) };
-            Bound { compare, unit, against, at_least, at_most }
+            Claim { compare, unit, against, at_least, at_most, ..Claim::default() }
         };
         if self.take("times as fast as") || self.take("× as fast as") {
             ensure!(measure.is_seconds(), "only seconds can be so many times as fast");
@@ -274,15 +231,20 @@ impl Words<'_> {
 
     /// The unit of a number, by the next word, or the measure's own where that word is no unit.
     fn unit(&mut self, measure: Measure, compared: bool) -> Result<Unit> {
-        let units = MEASURES.iter().map(|(_, _, units)| *units).collect::<Vec<_>>().concat();
+        let is_unit = |word| Measure::ALL.iter().any(|(.., units)| units.contains(&word));
         let unit = match self.0.first() {
             Some(&"%") => Some(Unit::Percent),
             Some(&("point" | "points")) => Some(Unit::Points),
             Some(&("times" | "×")) => Some(Unit::Number),
-            Some(word) if units.contains(word) => {
-                let own = MEASURES.iter().find(|(_, of, _)| *of == measure);
-                let fits = own.is_some_and(|(_, _, own)| own.contains(word));
-                ensure!(fits, "{} is not measured in {word}", measure.words());
+            Some(word) if is_unit(*word) => {
+                let own = |(of, _, _, units): &(Measure, _, _, &[&str])| {
+                    *of == measure && units.contains(word)
+                };
+                ensure!(
+                    Measure::ALL.iter().any(own),
+                    "{} is not measured in {word}",
+                    measure.words()
+                );
                 Some(Unit::Number)
             }
             _ => None,
@@ -349,8 +311,8 @@ mod tests {
             ),
         ] {
             let question = Question::parse(text).unwrap_or_else(|error| panic!("{error:#}"));
-            let Question { measure, link, bound, .. } = question;
-            let Bound { compare, unit, against, at_least, at_most } = bound;
+            let Claim { measure, link, compare, unit, against, at_least, at_most, .. } =
+                question.asked;
             let end = |end: Option<f64>| end.map_or(String::new(), |end| end.to_string());
             let (against, ends) =
                 (against.unwrap_or_default(), [at_least, at_most].map(end).join(".."));

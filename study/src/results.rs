@@ -2,6 +2,7 @@
 //! wrong too, and a verdict on every claim. Reports are made from this and nothing else.
 
 use crate::bench::codecs::Spread;
+use crate::decision::SIDE;
 use crate::measured::Measured;
 use crate::statistics::Interval;
 pub use gradwire::record::RunStatus as Outcome;
@@ -41,11 +42,11 @@ pub struct Results {
     /// The words of the links that runs were replayed on.
     pub links: Vec<String>,
     /// Every run of the grid, in the order of tasks, arms and seeds.
-    pub runs: Vec<Run>,
+    pub runs: Vec<RunResult>,
     /// Runs that earlier results held and this grid has no place for, such as those of more seeds. No
     /// table, plot or verdict shows them; they are there for whoever asks for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<Run>,
+    pub others: Vec<RunResult>,
     /// How fast schemes encode and decode gradients that runs recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timings: Vec<Timing>,
@@ -165,7 +166,7 @@ impl Label {
 
 /// One run of a grid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct RunResult {
     /// The name of what was trained.
     pub task: String,
     /// The name of what it was trained with.
@@ -184,7 +185,7 @@ pub struct Run {
     pub measured: Option<Measured>,
 }
 
-impl Run {
+impl RunResult {
     /// Sorts runs by their places in `tasks` and `arms`, then by seed.
     pub(super) fn sort(runs: &mut [Self], tasks: &[Label], arms: &[Label]) {
         let place = |labels: &[Label], name: &str| labels.iter().position(|of| of.name == name);
@@ -209,7 +210,7 @@ pub struct Verdict {
     pub source: String,
     /// What kind of sentence it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<Kind>,
+    pub kind: Option<ClaimKind>,
     /// The sentence of the abstract that it tests, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentence: Option<String>,
@@ -245,7 +246,11 @@ pub struct Verdict {
     /// Of a claim of which the best of several tasks counts: all of them, the best first. Of one that is asked on
     /// every link: the links, each with these tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<Part>,
+    pub parts: Vec<VerdictPart>,
+    /// On how many links it was asked: each has an error of its own, and a wrong word on any of them may make the
+    /// verdict wrong. Not stored: it follows from the claim when results are judged again.
+    #[serde(skip)]
+    pub links_asked: usize,
     /// Where not all links say the same: what each says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_link: Option<String>,
@@ -259,9 +264,20 @@ pub struct Verdict {
     pub why: String,
 }
 
+impl Verdict {
+    /// How probable it is at most that what follows is wrong. A claim on a time that is asked on several links is
+    /// called reproduced, contradicted or dependent on the link wrongly only where the word on one of them is wrong.
+    pub fn error(&self) -> f64 {
+        match self.ruling {
+            Ruling::NotTestable => 0.0,
+            _ => (SIDE * self.links_asked.max(1) as f64).min(1.0),
+        }
+    }
+}
+
 /// What was measured for a claim on one of its tasks or links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct VerdictPart {
     /// The task or the link in words.
     pub on: String,
     /// What was measured there; absent where nothing could be.
@@ -285,7 +301,7 @@ pub enum Test {
 /// What kind of sentence a claim is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ClaimKind {
     /// The paper says it of its own method, in its abstract or its main table.
     Headline,
     /// It follows from what the paper says of its own method, in our words.
@@ -296,7 +312,7 @@ pub enum Kind {
     Hypothesis,
 }
 
-impl Kind {
+impl ClaimKind {
     /// All, in the order in which they are counted.
     pub const ALL: [Self; 4] = [Self::Headline, Self::Implied, Self::Baseline, Self::Hypothesis];
 

@@ -13,10 +13,10 @@ use crate::earlier::EarlierResults;
 use crate::experiment::{self, Choice, Experiment};
 use crate::grid::{Grid, PlannedRun};
 use crate::measured::Measured;
-use crate::network::report::Named;
+use crate::network::report::NamedLink;
 use crate::pace::Pace;
 use crate::report;
-use crate::results::{Label, Outcome, Results, Run};
+use crate::results::{Label, Outcome, Results, RunResult};
 use crate::scale::Scale;
 use crate::{runs, timings, verdict};
 use anyhow::{Context, Result};
@@ -80,7 +80,7 @@ pub enum Notice<'a> {
         /// What was planned.
         planned: &'a PlannedRun,
         /// How it ended, and what it measured.
-        run: &'a Run,
+        run: &'a RunResult,
         /// Seconds that it took now; absent when it was there already.
         seconds: Option<f64>,
         /// Seconds that the runs still to be made will take; absent while that is unknown.
@@ -118,7 +118,7 @@ impl Job<'_> {
         let links = self.named_links()?;
         let mut earlier = EarlierResults::read(&self.disk, &self.folder)?;
         self.take_the_place_of_another_question(&earlier, &mut notify)?;
-        let mut runs: Vec<Run> = self
+        let mut runs: Vec<RunResult> = self
             .grid
             .runs
             .iter()
@@ -175,7 +175,7 @@ impl Job<'_> {
     }
 
     /// The links, each with its word.
-    fn named_links(&self) -> Result<Vec<Named>> {
+    fn named_links(&self) -> Result<Vec<NamedLink>> {
         self.links.iter().map(|word| Ok((word.clone(), Link::parse(word)?))).collect()
     }
 
@@ -294,7 +294,7 @@ impl Job<'_> {
     fn copy_what_is_lost(
         &self,
         earlier: &EarlierResults,
-        runs: &[Run],
+        runs: &[RunResult],
         notify: &mut impl FnMut(&Notice<'_>),
     ) -> Result<()> {
         let Some(what) = earlier.lost(self.grid, runs) else { return Ok(()) };
@@ -335,9 +335,9 @@ impl Job<'_> {
     fn found(
         &self,
         planned: &PlannedRun,
-        links: &[Named],
+        links: &[NamedLink],
         earlier: &EarlierResults,
-    ) -> Result<Run> {
+    ) -> Result<RunResult> {
         let state = self.folder_state(planned)?;
         if !state.has_ended()
             && let Some(run) = earlier.run(planned, links)?
@@ -355,7 +355,7 @@ impl Job<'_> {
             // What was cut off in its first moments has no record to read.
             _ => Measured::read(&self.disk, &folder, links).ok(),
         };
-        Ok(Run {
+        Ok(RunResult {
             task: planned.task.clone(),
             arm: planned.arm.clone(),
             seed: planned.recipe.seed,
@@ -369,23 +369,23 @@ impl Job<'_> {
         })
     }
 
-    fn keep(&self, runs: &[Run], earlier: &EarlierResults) -> Result<()> {
+    fn keep(&self, runs: &[RunResult], earlier: &EarlierResults) -> Result<()> {
         report::write(&self.disk, &self.folder, &self.results(runs, earlier))
     }
 
     /// What was asked for, and what else there is of the same grid.
-    fn results(&self, runs: &[Run], earlier: &EarlierResults) -> Results {
+    fn results(&self, runs: &[RunResult], earlier: &EarlierResults) -> Results {
         let pairs = self.grid.runs.iter().zip(runs);
         let shown =
             pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
-        let mut runs: Vec<Run> = shown.map(|(_, run)| run.clone()).collect();
-        let label = |choices: &[Choice], of: fn(&Run) -> &str| -> Vec<Label> {
+        let mut runs: Vec<RunResult> = shown.map(|(_, run)| run.clone()).collect();
+        let label = |choices: &[Choice], of: fn(&RunResult) -> &str| -> Vec<Label> {
             let labels = choices.iter().map(|choice| choice.label.clone());
             labels.filter(|label| runs.iter().any(|run| of(run) == label.name)).collect()
         };
         let tasks = label(&self.grid.tasks, |run| &run.task);
         let arms = label(&self.grid.arms, |run| &run.arm);
-        Run::sort(&mut runs, &tasks, &arms);
+        RunResult::sort(&mut runs, &tasks, &arms);
         let baseline = &self.experiment.baseline;
         let mut results = Results {
             experiment: self.name.to_string(),

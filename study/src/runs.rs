@@ -158,13 +158,13 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
 /// file, tells.
 fn began(disk: &Disk, folder: &Path) -> f64 {
     #[derive(Deserialize)]
-    struct Line {
+    struct TimedLine {
         time: f64,
     }
     let first = || {
         let mut line = String::new();
         disk.lines(&folder.join(METRICS)).ok()?.read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok().map(|Line { time }| time)
+        serde_json::from_str(&line).ok().map(|TimedLine { time }| time)
     };
     let made = || fs::metadata(folder.join(RECIPE)).ok()?.modified().ok();
     let made = || made()?.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64());

@@ -3,8 +3,8 @@
 //!
 //! Everything here takes runs that differ in nothing but their seed as independent draws from a
 //! normal distribution. Comparisons are not corrected for their number: of twenty between arms that
-//! do not differ, one is expected below p = 0.05. Verdicts are made of [`Estimate`], tables of
-//! [`SeedMean`] and [`Comparison`].
+//! do not differ, one is expected below p = 0.05. Verdicts and comparisons are made of [`Estimate`],
+//! tables of [`SeedMean`].
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -41,7 +41,7 @@ pub struct SeedMean {
 impl SeedMean {
     /// Over one number of each seed. `None` without any, or where one is not finite.
     pub fn new(values: &[f64]) -> Option<Self> {
-        let Moments { mean, deviation, count } = Moments::finite(values)?;
+        let SampleMoments { mean, deviation, count } = SampleMoments::finite(values)?;
         let ends = Estimate::new(values)?.ends(LEVEL / 2.0);
         Some(Self { mean, deviation: (count > 1).then_some(deviation), ends, seeds: values.len() })
     }
@@ -55,7 +55,7 @@ impl SeedMean {
 
 /// Number, mean and deviation of some values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Moments {
+pub struct SampleMoments {
     /// How many values there are.
     pub count: u64,
     /// Their mean; 0 without any.
@@ -64,7 +64,7 @@ pub struct Moments {
     pub deviation: f64,
 }
 
-impl Moments {
+impl SampleMoments {
     /// The moments of these values.
     pub fn new(values: &[f64]) -> Self {
         let count = values.len();
@@ -106,7 +106,7 @@ pub struct Estimate {
     /// The mean or the difference.
     pub mean: f64,
     /// The samples of independent numbers that it rests on.
-    samples: [Option<Moments>; 2],
+    samples: [Option<SampleMoments>; 2],
     /// What is smaller is left of equal numbers after rounding: no deviation and no difference.
     negligible: f64,
 }
@@ -114,7 +114,7 @@ pub struct Estimate {
 impl Estimate {
     /// The mean of one sample. `None` without any number, or where one is not finite.
     pub fn new(values: &[f64]) -> Option<Self> {
-        let moments = Moments::finite(values)?;
+        let moments = SampleMoments::finite(values)?;
         Some(Self::from_samples(moments.mean, moments.mean, [Some(moments), None]))
     }
 
@@ -122,20 +122,20 @@ impl Estimate {
     pub fn paired(pairs: &[(f64, f64)]) -> Option<Self> {
         let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
         let largest = pairs.iter().fold(0.0, |most: f64, (a, b)| most.max(a.abs()).max(b.abs()));
-        let moments = Moments::finite(&differences)?;
+        let moments = SampleMoments::finite(&differences)?;
         Some(Self::from_samples(moments.mean, largest, [Some(moments), None]))
     }
 
     /// The mean of `a` less that of `b`, two samples that have nothing in common and whose variances
     /// may differ (Welch 1947). `None` as for one sample.
     pub fn welch(a: &[f64], b: &[f64]) -> Option<Self> {
-        let (a, b) = (Moments::finite(a)?, Moments::finite(b)?);
+        let (a, b) = (SampleMoments::finite(a)?, SampleMoments::finite(b)?);
         let largest = a.mean.abs().max(b.mean.abs());
         Some(Self::from_samples(a.mean - b.mean, largest, [Some(a), Some(b)]))
     }
 
     /// From numbers about as large as `largest`.
-    fn from_samples(mean: f64, largest: f64, samples: [Option<Moments>; 2]) -> Self {
+    fn from_samples(mean: f64, largest: f64, samples: [Option<SampleMoments>; 2]) -> Self {
         Self { mean, samples, negligible: 1e-12 * largest.abs() }
     }
 
@@ -161,7 +161,7 @@ impl Estimate {
 
     /// How probable so large a mean would be if the truth were 0 (two-sided); `None` where there are too
     /// few seeds. 0 where nothing varies and the mean is not 0.
-    fn p(&self) -> Option<f64> {
+    pub fn p(&self) -> Option<f64> {
         Some(match self.student(0)? {
             (_, None) if self.is_nothing() => 1.0,
             (_, None) => 0.0,
@@ -177,8 +177,8 @@ impl Estimate {
     /// Satterthwaite; no distribution where nothing varies. `None` where a sample has fewer than two
     /// numbers.
     fn student(&self, more: u64) -> Option<(f64, Option<StudentsT>)> {
-        let samples: Vec<Moments> = self.samples.iter().flatten().copied().collect();
-        let samples = samples.into_iter().map(|of| Moments { count: of.count + more, ..of });
+        let samples: Vec<SampleMoments> = self.samples.iter().flatten().copied().collect();
+        let samples = samples.into_iter().map(|of| SampleMoments { count: of.count + more, ..of });
         let errors: Vec<(f64, f64)> =
             samples.map(|sample| (sample.error(), sample.count as f64 - 1.0)).collect();
         if errors.iter().any(|(_, freedom)| *freedom < 1.0) {
@@ -220,66 +220,34 @@ impl Estimate {
 /// pairs, or where one of the groups does not vary.
 pub fn correlation(pairs: &[(f64, f64)]) -> Option<f64> {
     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-    let (of_a, of_b) = (Moments::finite(&a)?, Moments::finite(&b)?);
+    let (of_a, of_b) = (SampleMoments::finite(&a)?, SampleMoments::finite(&b)?);
     let products = pairs.iter().map(|(a, b)| (a - of_a.mean) * (b - of_b.mean));
     let covariance = products.sum::<f64>() / (pairs.len() as f64 - 1.0);
     let r = covariance / (of_a.deviation * of_b.deviation);
     (pairs.len() > 2 && r.is_finite()).then_some(r)
 }
 
-/// Two groups of runs, `a` against `b`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Comparison {
-    /// Mean of `a` less mean of `b`.
-    pub difference: f64,
-    /// Both ends of the difference's 95 % confidence interval; absent where the seeds are too few.
-    pub ends: Option<[f64; 2]>,
-    /// How probable so large a difference would be if both had the same mean (two-sided); absent
-    /// where the seeds are too few. 0 where neither group varies and the means differ.
-    pub p: Option<f64>,
-    /// What was compared with what.
-    pub seeds: Seeds,
-}
-
-/// What a comparison rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seeds {
-    /// So many runs of `a`, so many of `b`, which have nothing in common.
-    Apart(usize, usize),
-    /// So many pairs with the same seed.
-    Paired(usize),
-}
-
-impl Comparison {
-    /// Of two groups that have nothing in common, by Welch's t-test.
-    pub fn welch(a: &[f64], b: &[f64]) -> Option<Self> {
-        Some(Self::new(Estimate::welch(a, b)?, Seeds::Apart(a.len(), b.len())))
-    }
-
-    /// Of pairs with the same seed, by the paired t-test: what the seed does to both alike drops out.
-    pub fn paired(pairs: &[(f64, f64)]) -> Option<Self> {
-        Some(Self::new(Estimate::paired(pairs)?, Seeds::Paired(pairs.len())))
-    }
-
-    fn new(estimate: Estimate, seeds: Seeds) -> Self {
-        let (ends, p) = (estimate.ends(LEVEL / 2.0), estimate.p());
-        let difference = if estimate.is_nothing() { 0.0 } else { estimate.mean };
-        Self { difference, ends, p, seeds }
+/// Two groups of runs compared, `a` against `b`: by Welch's t-test where they have nothing in common, else by that of
+/// pairs, in which what the seed does to both alike drops out.
+impl Estimate {
+    /// Mean of `a` less mean of `b`, without what rounding leaves of equal numbers.
+    pub fn difference(&self) -> f64 {
+        if self.is_nothing() { 0.0 } else { self.mean }
     }
 
     /// Whether the difference is hardly chance: p below [`LEVEL`].
     pub fn is_significant(&self) -> bool {
-        self.p.is_some_and(|p| p < LEVEL)
+        self.p().is_some_and(|p| p < LEVEL)
     }
 
     /// As a sentence without a full stop, such as `casq is 0.4 points below qsgd; over 3 seeds each
     /// this may be chance (p = 0.31)`. `format` writes how large the difference is.
     pub fn in_words(&self, a: &str, b: &str, format: impl Fn(f64) -> String) -> String {
-        let amount = format(self.difference.abs());
-        let relation = match self.difference {
+        let amount = format(self.difference().abs());
+        let relation = match self.difference() {
             d if d > 0.0 => format!("{a} is {amount} above {b}"),
             d if d < 0.0 => format!("{a} is {amount} below {b}"),
-            _ if self.p.is_none() => format!("{a} and {b} are the same"),
+            _ if self.p().is_none() => format!("{a} and {b} are the same"),
             _ => return format!("{a} and {b} are the same {}", self.over()),
         };
         format!("{relation}; {}", self.chance())
@@ -288,7 +256,7 @@ impl Comparison {
     /// What follows about chance, such as `over 3 seeds each this may be chance (p = 0.31)`.
     pub fn chance(&self) -> String {
         let over = self.over();
-        match self.p {
+        match self.p() {
             None => format!("{over} nothing can be said about chance"),
             Some(p) if p < LEVEL => format!("{over} this is hardly chance ({})", p_value(p)),
             Some(p) => format!("{over} this may be chance ({})", p_value(p)),
@@ -297,12 +265,14 @@ impl Comparison {
 
     /// What it rests on, such as `over 3 seeds each`.
     fn over(&self) -> String {
-        match self.seeds {
-            Seeds::Apart(1, 1) | Seeds::Paired(1) => "with one seed".to_string(),
-            Seeds::Apart(1, _) | Seeds::Apart(_, 1) => "with one seed on one side".to_string(),
-            Seeds::Apart(a, b) if a == b => format!("over {a} seeds each"),
-            Seeds::Apart(a, b) => format!("over {a} and {b} seeds"),
-            Seeds::Paired(pairs) => format!("over {pairs} pairs of runs with the same seed"),
+        match self.samples.map(|sample| sample.map(|sample| sample.count)) {
+            [Some(1), Some(1) | None] => "with one seed".to_string(),
+            [Some(1), _] | [_, Some(1)] => "with one seed on one side".to_string(),
+            [Some(a), Some(b)] if a == b => format!("over {a} seeds each"),
+            [Some(a), Some(b)] => format!("over {a} and {b} seeds"),
+            [pairs, _] => {
+                format!("over {} pairs of runs with the same seed", pairs.unwrap_or_default())
+            }
         }
     }
 }
@@ -370,9 +340,9 @@ mod tests {
     #[test]
     fn welch_agrees_with_scipy() {
         let test = |a: &[f64], b: &[f64], p: f64, ends: [f64; 2]| {
-            let found = Comparison::welch(a, b).unwrap();
-            close(found.p.unwrap(), p);
-            both_close(found.ends, ends);
+            let found = Estimate::welch(a, b).unwrap();
+            close(found.p().unwrap(), p);
+            both_close(found.ends(LEVEL / 2.0), ends);
         };
         test(&A, &B, 0.17040877992054998, [-0.01775735544475458, 0.004757355444754679]);
         let c = [
@@ -389,11 +359,11 @@ mod tests {
     #[test]
     fn pairs_agree_with_scipy() {
         let pairs: Vec<(f64, f64)> = A.iter().copied().zip(B).collect();
-        let found = Comparison::paired(&pairs).unwrap();
-        assert_eq!(found.seeds, Seeds::Paired(3));
-        close(found.p.unwrap(), 0.20441292022926333);
-        both_close(found.ends, [-0.021559284554123037, 0.008559284554123064]);
-        assert_eq!(Comparison::paired(&[]), None);
+        let found = Estimate::paired(&pairs).unwrap();
+        assert_eq!(found.over(), "over 3 pairs of runs with the same seed");
+        close(found.p().unwrap(), 0.20441292022926333);
+        both_close(found.ends(LEVEL / 2.0), [-0.021559284554123037, 0.008559284554123064]);
+        assert_eq!(Estimate::paired(&[]), None);
     }
 
     /// `stats.pearsonr` of SciPy 1.17.1.
@@ -430,21 +400,21 @@ mod tests {
     #[test]
     fn what_does_not_vary_is_no_chance() {
         let third = 1.0 / 3.0;
-        let same = Comparison::welch(&[third + third + third; 3], &[1.0; 4]).unwrap();
-        assert_eq!((same.difference, same.p), (0.0, Some(1.0)));
-        let other = Comparison::welch(&[2.0; 3], &[3.0; 3]).unwrap();
-        assert_eq!((other.p, other.ends), (Some(0.0), Some([-1.0, -1.0])));
+        let same = Estimate::welch(&[third + third + third; 3], &[1.0; 4]).unwrap();
+        assert_eq!((same.difference(), same.p()), (0.0, Some(1.0)));
+        let other = Estimate::welch(&[2.0; 3], &[3.0; 3]).unwrap();
+        assert_eq!((other.p(), other.ends(LEVEL / 2.0)), (Some(0.0), Some([-1.0, -1.0])));
         assert!(other.is_significant());
-        assert!(!Comparison::welch(&[2.0], &[3.0; 3]).unwrap().is_significant());
-        let one_varies = Comparison::welch(&[0.1; 3], &[0.1, 0.2, 0.3]).unwrap();
-        assert!(one_varies.p.unwrap() > 0.05 && one_varies.ends.unwrap()[0] < 0.0);
+        assert!(!Estimate::welch(&[2.0], &[3.0; 3]).unwrap().is_significant());
+        let one_varies = Estimate::welch(&[0.1; 3], &[0.1, 0.2, 0.3]).unwrap();
+        assert!(one_varies.p().unwrap() > 0.05);
+        assert!(one_varies.ends(LEVEL / 2.0).unwrap()[0] < 0.0);
     }
 
     #[test]
     fn words_say_what_the_seeds_allow() {
-        let say = |a: &[f64], b: &[f64]| {
-            Comparison::welch(a, b).unwrap().in_words("casq", "qsgd", points)
-        };
+        let say =
+            |a: &[f64], b: &[f64]| Estimate::welch(a, b).unwrap().in_words("casq", "qsgd", points);
         assert_eq!(
             say(&A, &B),
             "casq is 0.65 points below qsgd; over 3 seeds each this may be chance (p = 0.17)"
@@ -458,7 +428,7 @@ mod tests {
             "casq is 25.00 points above qsgd; with one seed nothing can be said about chance"
         );
         assert_eq!(say(&[0.5, 0.5], &[0.5, 0.5]), "casq and qsgd are the same over 2 seeds each");
-        let pairs = Comparison::paired(&[(0.5, 0.4), (0.6, 0.55)]).unwrap();
+        let pairs = Estimate::paired(&[(0.5, 0.4), (0.6, 0.55)]).unwrap();
         assert!(pairs.chance().starts_with("over 2 pairs of runs with the same seed this may be"));
         assert_eq!(
             [0.31, 0.0321, 0.00423, 1e-9].map(p_value),

@@ -3,6 +3,7 @@
 use crate::experiment::{Choice, Experiment, Member, Setting, plain};
 use crate::names;
 use crate::question::Question;
+use crate::results::Label;
 use crate::scale::Scale;
 use anyhow::{Context, Result, ensure};
 use gradwire::recipe::{Recipe, split_values};
@@ -69,7 +70,7 @@ impl Over {
 }
 
 /// One combination of values.
-type Row<'a> = Vec<(&'a str, &'a Value)>;
+type Combination<'a> = Vec<(&'a str, &'a Value)>;
 
 impl Sweep {
     /// The experiment: one arm for each combination of values, and one task for each combination of
@@ -119,16 +120,14 @@ impl Sweep {
         let setting = Setting { seeds: (1..=self.seeds).collect(), ..Setting::default() };
         let experiment = Experiment {
             title: format!("Sweep over {}", paths.join(", ")),
-            paper: String::new(),
             baseline,
             links,
             recipe,
             tasks,
             arms,
             scales: BTreeMap::from([(Scale::from(SCALE), setting)]),
-            margins: BTreeMap::new(),
-            sentences: Vec::new(),
             claims,
+            ..Experiment::default()
         };
         experiment.validate()?;
         Ok(experiment)
@@ -166,10 +165,10 @@ impl Sweep {
 }
 
 /// Every combination, in order, without the settings that its parts do not have; each once.
-fn rows<'a>(recipe: &Table, over: &[&'a Over]) -> Result<Vec<Row<'a>>> {
-    let mut rows: Vec<Row<'a>> = vec![Vec::new()];
+fn rows<'a>(recipe: &Table, over: &[&'a Over]) -> Result<Vec<Combination<'a>>> {
+    let mut rows: Vec<Combination<'a>> = vec![Vec::new()];
     for Over { path, values } in over {
-        let mut longer: Vec<Row<'a>> = Vec::new();
+        let mut longer: Vec<Combination<'a>> = Vec::new();
         let mut unknown = None;
         for row in &rows {
             for value in values {
@@ -197,12 +196,12 @@ fn rows<'a>(recipe: &Table, over: &[&'a Over]) -> Result<Vec<Row<'a>>> {
 }
 
 /// What a combination changes in the recipe.
-fn table(row: &Row<'_>) -> Result<Table> {
+fn table(row: &Combination<'_>) -> Result<Table> {
     let sets: Vec<String> = row.iter().map(|(path, value)| format!("{path}={value}")).collect();
     Recipe::layered([], &sets)
 }
 
-fn task(recipe: &Table, row: &Row<'_>) -> Result<Member> {
+fn task(recipe: &Table, row: &Combination<'_>) -> Result<Member> {
     let own = table(row)?;
     let whole = typed(recipe, &own)?;
     let settings = row.iter().filter(|(path, _)| path.contains('.') || *path == "workers");
@@ -223,7 +222,7 @@ fn task(recipe: &Table, row: &Row<'_>) -> Result<Member> {
     Ok(member(&parts, label, own))
 }
 
-fn arm(recipe: &Table, row: &Row<'_>) -> Result<Member> {
+fn arm(recipe: &Table, row: &Combination<'_>) -> Result<Member> {
     let own = table(row)?;
     let kind = typed(recipe, &own)?.scheme.about().name;
     let of_scheme = |path: &str| path.starts_with("scheme");
@@ -262,7 +261,7 @@ fn arm(recipe: &Table, row: &Row<'_>) -> Result<Member> {
 fn kinds(recipe: &Table, arms: &[Choice]) -> Result<Vec<Choice>> {
     let of_kind = |arm: &Choice| {
         let member = typed(recipe, &arm.recipe)?.scheme.about().name.to_string();
-        Ok(Choice { member, ..arm.clone() })
+        Ok(Choice { label: Label { member, ..arm.label.clone() }, recipe: arm.recipe.clone() })
     };
     arms.iter().map(of_kind).collect()
 }

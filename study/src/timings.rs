@@ -7,7 +7,7 @@ use crate::bench::codecs;
 use crate::claim::Claim;
 use crate::experiment::Experiment;
 use crate::grid::{Grid, PlannedRun};
-use crate::results::{Run, Timing};
+use crate::results::{RunResult, Timing};
 use anyhow::{Context, Result};
 use gradwire::disk::Disk;
 use gradwire::record::gradient;
@@ -24,7 +24,7 @@ pub fn measure(
     folder: &Path,
     experiment: &Experiment,
     grid: &Grid,
-    runs: &[Run],
+    runs: &[RunResult],
     known: Vec<Timing>,
     mut report_error: impl FnMut(&str),
 ) -> Result<Vec<Timing>> {
@@ -71,7 +71,11 @@ pub fn measure(
 
 /// The arms that claims about speed compare on the gradient of a run, each once, so that all are timed
 /// in the same turns.
-fn compared_on<'a>(experiment: &Experiment, grid: &'a Grid, run: &Run) -> Vec<&'a PlannedRun> {
+fn compared_on<'a>(
+    experiment: &Experiment,
+    grid: &'a Grid,
+    run: &RunResult,
+) -> Vec<&'a PlannedRun> {
     let is_of = |claim: &&Claim| claim.measure.is_timed() && claim.is_about(&run.task, &run.arm);
     let mut names: Vec<&String> = Vec::new();
     for claim in experiment.claims.iter().filter(is_of) {

@@ -50,7 +50,7 @@ impl Tuning {
         for run in results.iter().take(1).flat_map(|results| &results.runs) {
             let (task, arm) = (&run.task, &run.arm);
             let tried = results.iter().zip(&self.0.values).map(|(results, value)| {
-                let is = |run: &&crate::results::Run| run.task == *task && run.arm == *arm;
+                let is = |run: &&crate::results::RunResult| run.task == *task && run.arm == *arm;
                 let run = results.runs.iter().find(is);
                 let done = run.filter(|run| run.outcome == Outcome::Finished);
                 let found = done.and_then(|run| run.measured.as_ref()).and_then(figure);
@@ -101,11 +101,11 @@ impl Tuned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Run;
+    use crate::results::RunResult;
     use gradwire::record::Summary;
 
     fn results(unit: &str, arms: &[(&str, Option<f64>)]) -> Results {
-        let run = |(arm, found): &(&str, Option<f64>)| Run {
+        let run = |(arm, found): &(&str, Option<f64>)| RunResult {
             task: "t".into(),
             arm: (*arm).into(),
             seed: SEED,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A run, as far as its time on a network is concerned.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct RecordedRun {
     /// Its folder.
     pub folder: PathBuf,
     /// What held when it began.
@@ -20,7 +20,7 @@ pub struct Run {
     /// Its steps, from the first: several stretches if it was gone on with.
     pub stretches: Vec<Stretch>,
     /// Its evaluations on the test set, in order.
-    pub evaluations: Vec<Evaluation>,
+    pub evaluations: Vec<TestScore>,
     /// When it started, in seconds since the Unix epoch.
     pub started: f64,
     /// Training losses as they were recorded: step and loss.
@@ -29,7 +29,7 @@ pub struct Run {
 
 /// An evaluation on the test set.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Evaluation {
+pub struct TestScore {
     /// The step it followed.
     pub step: u64,
     /// Fraction of right answers, 0 to 1.
@@ -65,7 +65,7 @@ pub struct Replayed {
     pub in_rounds: bool,
 }
 
-impl Run {
+impl RecordedRun {
     /// Reads the record of a run.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Run {
                 Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
                 Kind::Epoch(epoch) if epoch.step <= last => {
                     let Epoch { step, test_accuracy, test_loss: loss, .. } = *epoch;
-                    let found = test_accuracy.map(|accuracy| Evaluation { step, accuracy, loss });
+                    let found = test_accuracy.map(|accuracy| TestScore { step, accuracy, loss });
                     evaluations.extend(found);
                 }
                 _ => {}
@@ -188,7 +188,7 @@ impl Replayed {
     }
 
     /// Seconds until an evaluation found at least this accuracy; `None` if none did.
-    pub fn seconds_to(&self, run: &Run, accuracy: f64) -> Option<f64> {
+    pub fn seconds_to(&self, run: &RecordedRun, accuracy: f64) -> Option<f64> {
         let reached = run.evaluations.iter().find(|e| e.accuracy >= accuracy)?;
         Some(self.at(reached.step))
     }

@@ -1,23 +1,23 @@
 //! What replays come to: figures, a table, a sheet, plots, and curves for TensorBoard.
 
-use super::replay::{Replayed, Run};
+use super::replay::{RecordedRun, Replayed};
 use crate::names;
 use crate::plot::{Axis, Figure, Page, Quantity, Series, Style};
 use crate::sheet::sheet;
 use anyhow::Result;
 use gradwire::record::network::Meter;
 use gradwire::record::replay::{Curves, Point};
-use gradwire::text::{Column, Table, duration, percent};
+use gradwire::text::{Column, Table, duration, percent, percent_to};
 use gradwire_exchange::network::{Link, Pattern};
 use serde::Serialize;
 
 /// A link, and the word by which it was asked for.
-pub type Named = (String, Link);
+pub type NamedLink = (String, Link);
 
 /// Several runs on several links.
-pub struct Report<'a> {
-    runs: &'a [Run],
-    links: &'a [Named],
+pub struct ReplayReport<'a> {
+    runs: &'a [RecordedRun],
+    links: &'a [NamedLink],
     /// Of each run, its replays by link.
     replayed: Vec<Vec<Replayed>>,
     /// Accuracies that all runs reached, in ascending order.
@@ -25,7 +25,7 @@ pub struct Report<'a> {
 }
 
 /// A line of a plot.
-type Line = (String, Vec<(f64, f64)>);
+type PlottedLine = (String, Vec<(f64, f64)>);
 
 /// One run on one link, in figures.
 #[derive(Clone, Debug, Serialize)]
@@ -54,12 +54,12 @@ pub struct Figures {
     evaluations: Vec<(f64, u64, f64)>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> ReplayReport<'a> {
     /// A report over `runs`, each replayed over each of `links`, for the accuracies `targets`; if
     /// there are none, for three that all runs reached.
     pub fn new(
-        runs: &'a [Run],
-        links: &'a [Named],
+        runs: &'a [RecordedRun],
+        links: &'a [NamedLink],
         replayed: Vec<Vec<Replayed>>,
         targets: Vec<f64>,
     ) -> Self {
@@ -76,7 +76,7 @@ impl<'a> Report<'a> {
         pairs.map(|(run, replay, word)| self.figures_of(run, replay, word)).collect()
     }
 
-    fn figures_of(&self, run: &Run, replay: &Replayed, word: &str) -> Figures {
+    fn figures_of(&self, run: &RecordedRun, replay: &Replayed, word: &str) -> Figures {
         let typical = replay.typical();
         let evaluations = run.evaluations.iter();
         Figures {
@@ -132,7 +132,7 @@ impl<'a> Report<'a> {
             let share =
                 if row.step_seconds > 0.0 { row.exposed_seconds / row.step_seconds } else { 0.0 };
             let times = [row.step_seconds, row.exposed_seconds].map(duration).into_iter();
-            let share = format!("{:.0} %", share * 100.0);
+            let share = percent_to(share, 0);
             let reached = row.to_accuracy.iter().map(|(_, seconds)| or_never(*seconds));
             let cells = [row.link.clone()].into_iter().chain(times).chain([share]).chain(reached);
             table.row(cells.chain([duration(row.total_seconds)]));
@@ -184,9 +184,10 @@ impl<'a> Report<'a> {
 
     /// The runs by the names of their schemes, or by their folders where these are the same.
     fn names(&self) -> Vec<String> {
-        let scheme =
-            |run: &Run| run.header.scheme.split([' ', '(']).next().unwrap_or("").to_string();
-        let name = |run: &Run| {
+        let scheme = |run: &RecordedRun| {
+            run.header.scheme.split([' ', '(']).next().unwrap_or("").to_string()
+        };
+        let name = |run: &RecordedRun| {
             let alike = self.runs.iter().filter(|other| scheme(other) == scheme(run)).count();
             if alike > 1 { run.name() } else { scheme(run) }
         };
@@ -197,11 +198,12 @@ impl<'a> Report<'a> {
     /// logarithmic, because links differ by orders of magnitude.
     pub fn accuracy_plot(&self, number: usize) -> String {
         let run = &self.runs[number];
-        let line = |(replay, (word, _)): (&Replayed, &Named)| {
+        let line = |(replay, (word, _)): (&Replayed, &NamedLink)| {
             let points = run.evaluations.iter().map(|e| (replay.at(e.step), e.accuracy));
             (word.clone(), points.collect())
         };
-        let lines: Vec<Line> = self.replayed[number].iter().zip(self.links).map(line).collect();
+        let lines: Vec<PlottedLine> =
+            self.replayed[number].iter().zip(self.links).map(line).collect();
         let x = Axis::new("virtual time", Quantity::Seconds, true, values(&lines, |(x, _)| x));
         let accuracies = values(&lines, |(_, y)| y).chain([0.0]);
         let y = Axis::new("accuracy on the test set", Quantity::Fraction, false, accuracies);
@@ -212,7 +214,7 @@ impl<'a> Report<'a> {
     /// `None` when there is nothing to compare.
     pub fn comparison_plot(&self) -> Option<String> {
         let target = *self.targets.last().filter(|_| self.runs.len() > 1)?;
-        let line = |((run, replays), name): ((&Run, &Vec<Replayed>), String)| {
+        let line = |((run, replays), name): ((&RecordedRun, &Vec<Replayed>), String)| {
             let point =
                 |replay: &Replayed| Some((replay.link.bandwidth, replay.seconds_to(run, target)?));
             let mut points: Vec<_> = replays.iter().filter_map(point).collect();
@@ -220,7 +222,7 @@ impl<'a> Report<'a> {
             (name, points)
         };
         let runs = self.runs.iter().zip(&self.replayed).zip(self.names());
-        let lines: Vec<Line> = runs.map(line).collect();
+        let lines: Vec<PlottedLine> = runs.map(line).collect();
         let x = Axis::new("bandwidth", Quantity::Bandwidth, true, values(&lines, |(x, _)| x));
         let y = Axis::new("virtual time", Quantity::Seconds, true, values(&lines, |(_, y)| y));
         Some(draw(&format!("time to {} on the test set", percent(target)), &lines, x, y))
@@ -265,11 +267,11 @@ fn meter_in_words(meter: Meter) -> &'static str {
     }
 }
 
-fn values(lines: &[Line], value: fn((f64, f64)) -> f64) -> impl Iterator<Item = f64> {
+fn values(lines: &[PlottedLine], value: fn((f64, f64)) -> f64) -> impl Iterator<Item = f64> {
     lines.iter().flat_map(|(_, points)| points).map(move |point| value(*point))
 }
 
-fn draw(title: &str, lines: &[Line], x: Axis, y: Axis) -> String {
+fn draw(title: &str, lines: &[PlottedLine], x: Axis, y: Axis) -> String {
     let series = lines.iter().enumerate().map(|(number, (name, points))| {
         Series::line(name, Style::numbered(number), points.clone())
     });
@@ -281,7 +283,7 @@ const LONGEST: usize = 60;
 
 /// What the folders of the links' curves are called: by their words, in characters that file systems
 /// take. A number is added to those that would become the same.
-fn folders(links: &[Named]) -> Vec<String> {
+fn folders(links: &[NamedLink]) -> Vec<String> {
     let mut folders: Vec<String> = Vec::new();
     for (word, _) in links {
         let name = names::plain(&word.chars().take(LONGEST).collect::<String>());
@@ -312,8 +314,8 @@ fn add(
 }
 
 /// A whole percentage that every run reached, and about three quarters and a half of it.
-fn reached_by_all(runs: &[Run]) -> Vec<f64> {
-    let best = runs.iter().map(Run::best_accuracy).collect::<Option<Vec<f64>>>();
+fn reached_by_all(runs: &[RecordedRun]) -> Vec<f64> {
+    let best = runs.iter().map(RecordedRun::best_accuracy).collect::<Option<Vec<f64>>>();
     let Some(least) = best.and_then(|best| best.into_iter().reduce(f64::min)) else {
         return Vec::new();
     };

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 /// The kind of a figure's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum FileFormat {
     /// For LaTeX and typst: letters stay letters.
     Pdf,
     /// For Inkscape, Word and web pages.
@@ -19,7 +19,7 @@ pub enum Format {
     Png,
 }
 
-impl Format {
+impl FileFormat {
     /// Each with the word by which it is asked for, which is the ending of its files.
     pub const ALL: [(&'static str, Self); 3] =
         [("pdf", Self::Pdf), ("svg", Self::Svg), ("png", Self::Png)];
@@ -86,12 +86,12 @@ impl Page {
     ///
     /// # Errors
     /// When a converter refuses it, and where this machine has no font to draw PDF and PNG with.
-    pub fn file(&self, svg: &str, format: Format) -> Result<Vec<u8>> {
+    pub fn file(&self, svg: &str, format: FileFormat) -> Result<Vec<u8>> {
         let tree = || Ok::<_, anyhow::Error>(Tree::from_str(svg, &self.options()?)?);
         match format {
-            Format::Svg => Ok(svg.as_bytes().to_vec()),
-            Format::Pdf => pdf(&tree()?),
-            Format::Png => png(&tree()?),
+            FileFormat::Svg => Ok(svg.as_bytes().to_vec()),
+            FileFormat::Pdf => pdf(&tree()?),
+            FileFormat::Png => png(&tree()?),
         }
     }
 }
@@ -142,14 +142,14 @@ mod tests {
         let figure = Figure::new("title", axis("x"), axis("y"), vec![line]);
         let page = Page::column(84.0).unwrap();
         let file = |format| page.file(&figure.svg(&page), format).unwrap();
-        let svg = String::from_utf8(file(Format::Svg)).unwrap();
+        let svg = String::from_utf8(file(FileFormat::Svg)).unwrap();
         // Letters of 7.5 points, in tenths.
         assert!(svg.contains("<svg width=\"238.1\"") && svg.contains("font-size=\"75"), "{svg}");
-        let pdf = file(Format::Pdf);
+        let pdf = file(FileFormat::Pdf);
         assert!(pdf.starts_with(b"%PDF-"));
         let text = String::from_utf8_lossy(&pdf);
         assert!(text.contains("238.1") && text.contains("/FontFile"), "letters stay letters");
-        let png = image::load_from_memory(&file(Format::Png)).unwrap();
+        let png = image::load_from_memory(&file(FileFormat::Png)).unwrap();
         assert!(png.width().abs_diff(992) < 4, "84 mm at 300 points to the inch: {}", png.width());
         let refusal = |mm| Page::column(mm).unwrap_err().to_string();
         assert!(refusal(3.0).contains("40 to 400 mm") && refusal(f64::NAN).contains("84 mm"));

@@ -10,7 +10,7 @@ mod style;
 
 pub use axis::{Axis, Quantity};
 pub use figure::{Figure, Series};
-pub use files::{Format, Page};
+pub use files::{FileFormat, Page};
 pub use interactive::script;
 pub use style::{HUES, Style};
 

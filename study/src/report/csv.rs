@@ -1,17 +1,14 @@
 //! Figures for spreadsheets: one line for each run, and one for each arm of each task.
 
-use super::tables::{accuracy, best_accuracy, bits, bytes_per_step, top5_accuracy};
+use super::tables::{Reader, accuracy, best_accuracy, bits, bytes_per_step, top5_accuracy};
 use super::tasks::{Arm, Task};
-use crate::measured::{Measured, OnLink};
-use crate::results::{Results, Run};
+use crate::measured::OnLink;
+use crate::results::{Results, RunResult};
 use crate::sheet::sheet;
 use anyhow::Result;
 
-/// One figure of a run: its column, and where it is read.
-type Figure = (&'static str, fn(&Measured) -> Option<f64>);
-
-/// The figures of a run.
-const FIGURES: [Figure; 15] = [
+/// The figures of a run: each with its column, and where it is read.
+const FIGURES: [(&str, Reader); 15] = [
     ("accuracy", accuracy),
     ("best_accuracy", best_accuracy),
     ("top5_accuracy", top5_accuracy),
@@ -29,11 +26,8 @@ const FIGURES: [Figure; 15] = [
     ("wall_seconds", |m| Some(m.summary.seconds)),
 ];
 
-/// One figure of a run on a link: how its columns begin, and where it is read.
-type FigureOnLink = (&'static str, fn(&OnLink) -> f64);
-
-/// The figures of a run on a link.
-const ON_LINK: [FigureOnLink; 3] = [
+/// The figures of a run on a link: each with how its columns begin, and where it is read.
+const ON_LINK: [(&str, fn(&OnLink) -> f64); 3] = [
     ("step_seconds", |link| link.step_seconds),
     ("exposed_seconds", |link| link.exposed_seconds),
     ("seconds", |link| link.seconds),
@@ -48,7 +42,7 @@ pub(super) fn runs(results: &Results) -> Result<String> {
     for link in &results.links {
         head.extend(ON_LINK.map(|(name, _)| format!("{name}_{link}")));
     }
-    let row = |run: &Run| {
+    let row = |run: &RunResult| {
         let measured = run.measured.as_ref();
         let figures = FIGURES.iter().map(|(_, of)| measured.and_then(of));
         let on_links = results.links.iter().flat_map(|word| {
@@ -75,7 +69,7 @@ pub(super) fn runs(results: &Results) -> Result<String> {
 /// by then, `seconds_<link>` the virtual time; the other names are those of gauges.
 pub(super) fn curves(results: &Results) -> Result<String> {
     let head = columns(["run", "task", "arm", "seed", "step", "name", "value"]);
-    let of = |run: &Run| {
+    let of = |run: &RunResult| {
         let mut values: Vec<(u64, String, Option<f64>)> = Vec::new();
         if let Some(measured) = &run.measured {
             for (place, point) in measured.losses.iter().enumerate() {
@@ -119,7 +113,7 @@ pub(super) fn arms(tasks: &[Task<'_>]) -> Result<String> {
             [over.map(|over| over.mean), over.and_then(|over| over.deviation)]
         });
         let ends = arm.mean(accuracy).and_then(|over| over.ends);
-        let p = task.against_baseline(arm, accuracy).and_then(|c| c.p);
+        let p = task.against_baseline(arm, accuracy).and_then(|c| c.p());
         let chance = [ends.map(|ends| ends[0]), ends.map(|ends| ends[1]), p];
         let figures: Vec<_> = figures.chain(chance).map(finite).collect();
         let names = (task.label.name.clone(), arm.label.name.clone());

@@ -14,7 +14,7 @@ pub(super) enum Block {
     /// What was made with what, with its name in bold: short lines.
     Facts(Vec<(String, String)>),
     /// A table.
-    Table(Table),
+    Table(PageTable),
     /// The same of each of several things, such as links, of which a page shows one at a time.
     Choice(String, Vec<(String, Vec<Block>)>),
     /// One quantity against one thing or another.
@@ -42,7 +42,7 @@ pub(super) struct Plot {
 
 /// A table.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Table {
+pub(super) struct PageTable {
     /// Titles of columns, and whether they hold figures.
     pub(super) columns: Vec<(String, bool)>,
     /// Rows, as long as there are columns.
@@ -80,7 +80,7 @@ pub(super) enum Tone {
     Faint,
 }
 
-impl Table {
+impl PageTable {
     /// A table of these columns, those that hold figures marked by `#` in front.
     pub(super) fn new(columns: &[&str]) -> Self {
         let column = |title: &&str| match title.strip_prefix('#') {

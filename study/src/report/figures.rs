@@ -2,7 +2,7 @@
 
 use super::curves::{self, Against, Points, curve};
 use super::document::{Block, Plot};
-use super::tables::{self, accuracy, bits, gauge_title, test_loss};
+use super::tables::{self, Reader, accuracy, bits, gauge_title, test_loss};
 use super::tasks::Task;
 use crate::measured::Measured;
 use crate::names;
@@ -116,9 +116,6 @@ fn reached_by_bits(task: &Task<'_>) -> Option<Plot> {
     Some(plot(&task.label.name, &name, "bits per parameter", caption, figure))
 }
 
-/// A figure of a run, where it has one.
-type Reader = fn(&Measured) -> Option<f64>;
-
 const ACCURACY: &str = "accuracy on the test set";
 
 /// The Pareto front: the indices of those points `(cost, gain)` that no other beats, by having at most
@@ -146,25 +143,6 @@ fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
     (low, (0..points.len()).filter(|i| points[*i].1 < low).collect())
 }
 
-/// The axis of what curves run against.
-fn x_axis(against: Against<'_>, series: &[Series]) -> Axis {
-    let (xs, wide) = (points(series).map(|p| p.0), spread(series) > WIDE);
-    match against {
-        Against::Steps => Axis::new("step", Quantity::Count, false, xs),
-        Against::Bytes => Axis::new("bytes sent by one rank", Quantity::Bytes, wide, xs),
-        Against::Time(_) => Axis::new("virtual time", Quantity::Seconds, wide, xs),
-    }
-}
-
-/// How files and titles call what curves run against.
-fn names_of(against: Against<'_>) -> (String, String) {
-    match against {
-        Against::Steps => ("steps".into(), "steps".into()),
-        Against::Bytes => ("bytes".into(), "bytes sent".into()),
-        Against::Time(link) => (format!("time-{link}"), format!("virtual time at {link}")),
-    }
-}
-
 /// The curve of each arm that has one, by what `of` reads from a run.
 fn lines(task: &Task<'_>, of: impl Fn(&Measured) -> Points) -> Vec<Series> {
     task.arms.iter().filter_map(|arm| curve(arm, &of)).collect()
@@ -179,10 +157,7 @@ fn losses(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
     let (y, cut) = loss_axis(&series);
     let cut =
         if cut { "Losses of runs that did not finish are cut at the upper edge." } else { "" };
-    let (name, title) = names_of(against);
-    let x = x_axis(against, &series);
-    let figure = Figure::new(format!("Training loss against {title}"), x, y, series);
-    Some(plot(&task.label.name, &format!("loss-{name}"), &title, cut.into(), figure))
+    Some(curves_against(task, against, ("Training loss", "loss"), series, y, cut))
 }
 
 /// The accuracy on the test set against something, where runs were evaluated more than once.
@@ -192,10 +167,34 @@ fn accuracies(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
         return None;
     }
     let y = Axis::new(ACCURACY, Quantity::Fraction, false, points(&series).map(|p| p.1));
-    let (name, title) = names_of(against);
-    let x = x_axis(against, &series);
-    let figure = Figure::new(format!("Accuracy against {title}"), x, y, series);
-    Some(plot(&task.label.name, &format!("accuracy-{name}"), &title, String::new(), figure))
+    Some(curves_against(task, against, ("Accuracy", "accuracy"), series, y, ""))
+}
+
+/// The figure of curves of a quantity, by its name in titles and in files, against something.
+fn curves_against(
+    task: &Task<'_>,
+    against: Against<'_>,
+    (quantity, word): (&str, &str),
+    series: Vec<Series>,
+    y: Axis,
+    caption: &str,
+) -> Plot {
+    let (xs, wide) = (points(&series).map(|p| p.0), spread(&series) > WIDE);
+    let (name, title, x) = match against {
+        Against::Steps => {
+            ("steps".into(), "steps".into(), Axis::new("step", Quantity::Count, false, xs))
+        }
+        Against::Bytes => {
+            let x = Axis::new("bytes sent by one rank", Quantity::Bytes, wide, xs);
+            ("bytes".into(), "bytes sent".into(), x)
+        }
+        Against::Time(link) => {
+            let x = Axis::new("virtual time", Quantity::Seconds, wide, xs);
+            (format!("time-{link}"), format!("virtual time at {link}"), x)
+        }
+    };
+    let figure = Figure::new(format!("{quantity} against {title}"), x, y, series);
+    plot(&task.label.name, &format!("{word}-{name}"), &title, caption.into(), figure)
 }
 
 /// An axis that shows all that finished, and whether something that did not lies beyond it.

@@ -1,6 +1,6 @@
 //! A report as one HTML file that needs nothing beside it: its script is in it, and no network is asked.
 
-use super::document::{Block, Cell, Plot, Table, Tone};
+use super::document::{Block, Cell, PageTable, Plot, Tone};
 use crate::plot::{HUES, escape, script};
 
 /// How pages look, in light and dark.
@@ -125,7 +125,7 @@ fn chart(plots: &[Plot]) -> String {
     )
 }
 
-fn table(table: &Table) -> String {
+fn table(table: &PageTable) -> String {
     let title = |(title, figures): &(String, bool)| {
         let class = if *figures { " class=\"figure\"" } else { "" };
         format!("<th{class}>{}</th>", escape(title))
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn nothing_said_becomes_markup() {
         let evil = "<script>alert(\"1\") & 'x'</script>";
-        let mut table = Table::new(&[evil, "#n"]);
+        let mut table = PageTable::new(&[evil, "#n"]);
         let badge = Some(evil.to_string());
         table.rows.push(vec![Cell { badge, below: evil.into(), ..Cell::from(evil) }, Cell::none()]);
         table.note = evil.into();

@@ -16,7 +16,7 @@ pub(super) fn latex(results: &Results) -> String {
 }
 
 /// A column: its title, where it is read, how it is written, and which of two is better.
-type Column = (&'static str, fn(&Task<'_>, &Arm<'_>) -> Option<SeedMean>, Written, Better);
+type LatexColumn = (&'static str, fn(&Task<'_>, &Arm<'_>) -> Option<SeedMean>, Written, Better);
 type Written = fn(&SeedMean) -> String;
 type Better = fn(f64, f64) -> Ordering;
 
@@ -25,7 +25,7 @@ fn less(a: f64, b: f64) -> Ordering {
     b.total_cmp(&a)
 }
 
-const COLUMNS: [Column; 4] = [
+const COLUMNS: [LatexColumn; 4] = [
     ("Accuracy (\\%)", |_, arm| arm.mean(accuracy), percent, |a, b| a.total_cmp(&b)),
     ("Bits/param.", |_, arm| arm.mean(bits), |of| figures(of.mean), less),
     (
@@ -63,13 +63,13 @@ fn milliseconds(of: &SeedMean) -> String {
 }
 
 fn table(task: &Task<'_>) -> String {
-    let columns: Vec<&Column> = COLUMNS
+    let columns: Vec<&LatexColumn> = COLUMNS
         .iter()
         .filter(|(_, of, ..)| task.arms.iter().any(|arm| of(task, arm).is_some()))
         .collect();
     let titles = columns.iter().map(|(title, ..)| format!(" & {title}")).collect::<String>();
     let row = |arm: &Arm<'_>| {
-        let cell = |(_, of, written, better): &&Column| {
+        let cell = |(_, of, written, better): &&LatexColumn| {
             let means = |arm: &Arm<'_>| of(task, arm).map(|of| of.mean);
             let best = task.arms.iter().filter_map(means).max_by(|a, b| better(*a, *b));
             match of(task, arm) {

@@ -1,6 +1,6 @@
 //! A report as Markdown, for pages that show it beside code. Plots are files beside it.
 
-use super::document::{Block, Cell, Plot, Table, Tone};
+use super::document::{Block, Cell, PageTable, Plot, Tone};
 
 /// The whole page; plots are in the folder `plots`.
 pub(super) fn page(title: &str, blocks: &[Block]) -> String {
@@ -53,7 +53,7 @@ fn one(block: &Block) -> String {
     }
 }
 
-fn table(table: &Table) -> String {
+fn table(table: &PageTable) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let titles = line(table.columns.iter().map(|(title, _)| escape(title)).collect());
     let sides = table.columns.iter().map(|(_, figures)| if *figures { "---:|" } else { "---|" });
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn nothing_said_becomes_markup() {
         let evil = "a|b\n# *c* _d_ `e` [f](g) <b> ``` &amp;";
-        let mut table = Table::new(&["arm", "#n"]);
+        let mut table = PageTable::new(&["arm", "#n"]);
         table.rows.push(vec![
             Cell { tone: Tone::Bad, badge: Some("1|2".into()), below: "<i>".into(), ..evil.into() },
             Cell::none(),

@@ -20,10 +20,10 @@ mod words;
 
 use crate::decision::{LOOKS, SIDE};
 use crate::experiment;
-use crate::plot::{Format, Page};
+use crate::plot::{FileFormat, Page};
 use crate::results::{COLLECTED, Results, Ruling, Tuned};
 use anyhow::{Context, Result, ensure};
-use document::{Block, Cell, Plot, Table, Tone};
+use document::{Block, Cell, PageTable, Plot, Tone};
 use gradwire::disk::Disk;
 use gradwire::text::percent;
 use std::io;
@@ -89,7 +89,7 @@ pub fn write_figures(
     disk: &Disk,
     folder: &Path,
     results: &Results,
-    formats: &[Format],
+    formats: &[FileFormat],
     page: &Page,
 ) -> Result<usize> {
     let blocks = blocks(results, &tasks::tasks(results));
@@ -215,17 +215,13 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Vec<Block> {
             blocks.push(Block::Choice("On a link of".into(), links));
             blocks.push(Block::Note(tables::about_links(target.as_ref())));
         }
-        if let Some(work) = tables::work(task) {
-            blocks.push(Block::Heading(3, "What a rank does in a step".into()));
-            blocks.push(Block::Table(work));
-        }
-        if let Some(gauges) = tables::gauges(task) {
-            blocks.push(Block::Heading(3, "What the schemes report".into()));
-            blocks.push(Block::Table(gauges));
-        }
-        if let Some(coding) = tables::coding(task, &results.timings) {
-            blocks.push(Block::Heading(3, "Coding of a recorded gradient".into()));
-            blocks.push(Block::Table(coding));
+        for (heading, table) in [
+            ("What a rank does in a step", tables::work(task)),
+            ("What the schemes report", tables::gauges(task)),
+            ("Coding of a recorded gradient", tables::coding(task, &results.timings)),
+        ] {
+            let both = |table| [Block::Heading(3, heading.into()), Block::Table(table)];
+            blocks.extend(table.into_iter().flat_map(both));
         }
         let plots = figures::plots(task);
         if !plots.is_empty() {
@@ -238,13 +234,13 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Vec<Block> {
 }
 
 /// What each arm chose, and from what.
-fn tuned_table(tuned: &Tuned) -> Table {
+fn tuned_table(tuned: &Tuned) -> PageTable {
     let values = tuned.arms.iter().flat_map(|arm| &arm.tried).map(|tried| &tried.value);
     let values: Vec<&String> = words::counted(values).into_iter().map(|(value, _)| value).collect();
     let columns = ["task".into(), "arm".into()].into_iter();
     let columns = columns.chain(values.iter().map(|value| format!("#{value}")));
     let columns: Vec<String> = columns.chain(["chosen".into()]).collect();
-    let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = PageTable::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
     for arm in &tuned.arms {
         let found = |value: &&String| {
             let found = arm.tried.iter().find(|tried| tried.value == **value)?.found?;
@@ -273,13 +269,13 @@ fn tuned_table(tuned: &Tuned) -> Table {
 }
 
 /// What is claimed beside what was measured.
-fn verdict_table(results: &Results) -> Table {
+fn verdict_table(results: &Results) -> PageTable {
     let [claim, verdict, claimed] = match results.is_own_question() {
         true => ["question", "answer", "#asked for"],
         false => ["claim", "verdict", "#claimed"],
     };
     let columns = [claim, verdict, claimed, "#counts", "#measured", "what is measured", "why"];
-    let mut table = Table::new(&columns);
+    let mut table = PageTable::new(&columns);
     for verdict in &results.verdicts {
         let tone = match verdict.ruling {
             Ruling::Reproduced => Tone::Good,

@@ -1,9 +1,9 @@
 //! What produced the figures, and how to produce them again.
 
-use super::document::{Block, Cell, Table};
+use super::document::{Block, Cell, PageTable};
 use super::tasks::{Arm, Task};
 use super::words;
-use crate::results::{Results, Run};
+use crate::results::{Results, RunResult};
 use gradwire::record::{Provenance, RECIPE};
 use std::path::Path;
 use toml::{Table as Toml, Value};
@@ -88,8 +88,8 @@ fn distinct(all: &[&Provenance], of: &dyn Fn(&Provenance) -> String) -> String {
     values.into_iter().map(word).collect::<Vec<_>>().join("; ")
 }
 
-fn data(all: &[&Provenance]) -> Table {
-    let mut table = Table::new(&["file", "#bytes", "SHA-256"]);
+fn data(all: &[&Provenance]) -> PageTable {
+    let mut table = PageTable::new(&["file", "#bytes", "SHA-256"]);
     for file in all.iter().flat_map(|provenance| &provenance.data) {
         let row: Vec<Cell> = vec![
             file.name.as_str().into(),
@@ -103,8 +103,8 @@ fn data(all: &[&Provenance]) -> Table {
     table
 }
 
-fn runs(results: &Results) -> Table {
-    let mut table = Table::new(&["run", "outcome", "command"]);
+fn runs(results: &Results) -> PageTable {
+    let mut table = PageTable::new(&["run", "outcome", "command"]);
     for run in &results.runs {
         let measured = run.measured.as_ref();
         let name = measured.and_then(|measured| measured.name.clone());
@@ -119,7 +119,7 @@ fn runs(results: &Results) -> Table {
 }
 
 /// The command that makes a run once more, alone.
-fn again(run: &Run) -> String {
+fn again(run: &RunResult) -> String {
     let made = run.measured.as_ref().map_or(&[][..], |measured| &measured.provenance.command);
     if made.get(1).is_some_and(|word| word == "train") {
         return command_line(made);

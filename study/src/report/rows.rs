@@ -4,6 +4,7 @@ use super::tables::{accuracy, best_accuracy, bits, bytes_per_step, top5_accuracy
 use super::tasks::{self, Arm, Task};
 use super::words;
 use crate::results::Results;
+use crate::statistics::LEVEL;
 use serde_json::{Value, json};
 
 /// Of every arm of every task an object: its runs by outcome, means over the seeds that finished with
@@ -33,9 +34,9 @@ fn row(task: &Task<'_>, arm: &Arm<'_>) -> Value {
         let (own, other) = (&arm.label.label, &baseline.label.label);
         json!({
             "arm": other,
-            "difference": comparison.difference,
-            "ends": comparison.ends,
-            "p": comparison.p,
+            "difference": comparison.difference(),
+            "ends": comparison.ends(LEVEL / 2.0),
+            "p": comparison.p(),
             "words": comparison.in_words(own, other, words::points),
         })
     });

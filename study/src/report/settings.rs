@@ -3,7 +3,7 @@
 use super::tasks::Task;
 use super::words::counted;
 use crate::experiment::plain;
-use crate::results::Run;
+use crate::results::RunResult;
 use toml::Table;
 
 /// What of a recipe a reader wants to know first: the section, and of a long one the keys.
@@ -16,7 +16,7 @@ const SHOWN: [(&str, &str, &[&str]); 4] = [
 
 /// The settings of a task's runs; what arms differ in is said of each.
 pub(super) fn facts(task: &Task<'_>) -> Vec<(String, String)> {
-    let first = |runs: &[&Run]| runs.iter().find_map(|run| run.recipe.parse::<Table>().ok());
+    let first = |runs: &[&RunResult]| runs.iter().find_map(|run| run.recipe.parse::<Table>().ok());
     let recipes = task.arms.iter().filter_map(|arm| Some((&arm.label.label, first(&arm.runs)?)));
     let recipes: Vec<(&String, Table)> = recipes.collect();
     let of = |recipe: &Table, section: &str, key: &str| -> String {

@@ -1,6 +1,6 @@
 //! A task's tables: what its arms reached, and what they took.
 
-use super::document::{Block, Cell, Table};
+use super::document::{Block, Cell, PageTable};
 use super::tasks::{Arm, Target, Task};
 use super::words;
 use crate::bench::codecs::Spread;
@@ -9,6 +9,9 @@ use crate::results::Timing;
 use crate::statistics::{Estimate, SeedMean};
 use gradwire::text;
 use std::collections::BTreeSet;
+
+/// A figure of a run, where it has one.
+pub(super) type Reader = fn(&Measured) -> Option<f64>;
 
 /// The final test accuracy.
 pub(super) fn accuracy(measured: &Measured) -> Option<f64> {
@@ -48,7 +51,7 @@ pub(super) fn bytes_per_step(measured: &Measured) -> Option<f64> {
 }
 
 /// What arms reached: accuracy, volume, the difference from the baseline.
-pub(super) fn reached(task: &Task<'_>) -> Table {
+pub(super) fn reached(task: &Task<'_>) -> PageTable {
     let against = task.baseline().map(|arm| format!("accuracy against {}", arm.label.label));
     let evaluated = task.arms.iter().any(|arm| arm.mean(accuracy).is_some());
     let mut columns = vec!["arm", "#seeds"];
@@ -65,10 +68,14 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
     }
     columns.extend(["#training loss", "#bits per parameter", "#compression ratio"]);
     columns.push("#sent per rank and step");
+    let in_groups = task.arms.iter().any(|arm| arm.mean(|m| m.local_bytes).is_some());
+    if in_groups {
+        columns.push("#within groups per step");
+    }
     if let Some(against) = against.as_deref().filter(|_| evaluated) {
         columns.push(against);
     }
-    let mut table = Table::new(&columns);
+    let mut table = PageTable::new(&columns);
     for arm in &task.arms {
         let mut row = vec![named(arm), Cell::from(arm.seeds())];
         if evaluated {
@@ -100,6 +107,10 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
             ..Cell::from(text::three_digits(over.mean))
         }));
         row.push(Cell::or_none(arm.mean(bytes_per_step).map(|over| text::bytes(over.mean))));
+        if in_groups {
+            let within = arm.mean(|measured| measured.local_bytes);
+            row.push(Cell::or_none(within.map(|over| text::bytes(over.mean))));
+        }
         if evaluated && task.baseline().is_some() {
             row.push(match task.against_baseline(arm, accuracy) {
                 Some(comparison) => words::against(&comparison),
@@ -121,13 +132,13 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
 }
 
 /// What arms took on a link.
-pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> Table {
+pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> PageTable {
     let to = target.map(|target| format!("#to {}", text::percent(target.accuracy)));
     let mut columns = vec!["arm", "#step", "#of it the link", "#speed-up of a step", "#all steps"];
     if let Some(to) = &to {
         columns.extend([to.as_str(), "#speed-up to it"]);
     }
-    let mut table = Table::new(&columns);
+    let mut table = PageTable::new(&columns);
     let step = |arm: &Arm<'_>| Some(arm.on_link(word, |link| link.step_seconds)?.mean);
     let usual = task.baseline().and_then(step);
     let usual_to = task.baseline().zip(target).and_then(|(arm, t)| arm.reached(word, t).seconds);
@@ -135,7 +146,7 @@ pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> T
         let Some(seconds) = arm.on_link(word, |link| link.step_seconds) else { continue };
         let link = arm.on_link(word, |link| link.exposed_seconds).map(|over| over.mean);
         let all = arm.on_link(word, |link| link.seconds).map(|over| over.mean);
-        let share = |exposed: f64| format!("{:.0} %", 100.0 * exposed / seconds.mean);
+        let share = |exposed: f64| text::percent_to(exposed / seconds.mean, 0);
         let faster = usual.map(|usual| words::times(usual / seconds.mean));
         let mut row = vec![
             named(arm),
@@ -186,8 +197,8 @@ fn interval(task: &Task<'_>, arm: &Arm<'_>) -> String {
 }
 
 /// What a rank does in a step beside waiting for the link; `None` where it was not recorded.
-pub(super) fn work(task: &Task<'_>) -> Option<Table> {
-    let mut table = Table::new(&["arm", "#computing", "#encoding", "#decoding"]);
+pub(super) fn work(task: &Task<'_>) -> Option<PageTable> {
+    let mut table = PageTable::new(&["arm", "#computing", "#encoding", "#decoding"]);
     for arm in &task.arms {
         let mean = |of: fn(&Work) -> f64| arm.mean(|m| Some(of(&m.work)));
         let parts = [mean(|w| w.compute), mean(|w| w.encode), mean(|w| w.decode)];
@@ -204,7 +215,7 @@ pub(super) fn work(task: &Task<'_>) -> Option<Table> {
 }
 
 /// What schemes report about themselves; `None` where they report nothing.
-pub(super) fn gauges(task: &Task<'_>) -> Option<Table> {
+pub(super) fn gauges(task: &Task<'_>) -> Option<PageTable> {
     const FIRST: [&str; 5] =
         ["kept_ratio", "union", "union_ratio", "server_bytes", "compression_error"];
     const SHOWN_ELSEWHERE: &str = "bits_per_parameter";
@@ -219,7 +230,7 @@ pub(super) fn gauges(task: &Task<'_>) -> Option<Table> {
     }
     let titles: Vec<String> = names.iter().map(|name| format!("#{}", gauge_title(name))).collect();
     let columns: Vec<&str> = ["arm"].into_iter().chain(titles.iter().map(String::as_str)).collect();
-    let mut table = Table::new(&columns);
+    let mut table = PageTable::new(&columns);
     for arm in &task.arms {
         let cells: Vec<Cell> = names.iter().map(|name| gauge(arm, name)).collect();
         if cells.iter().all(|cell| *cell == Cell::none()) {
@@ -250,14 +261,14 @@ fn gauge(arm: &Arm<'_>, name: &str) -> Cell {
 
 /// How fast the schemes are that claims about speed compare, on the gradients that an arm's runs
 /// recorded; `None` where none was timed.
-pub(super) fn coding(task: &Task<'_>, timings: &[Timing]) -> Option<Table> {
+pub(super) fn coding(task: &Task<'_>, timings: &[Timing]) -> Option<PageTable> {
     let timings: Vec<&Timing> = timings.iter().filter(|t| t.task == task.label.name).collect();
     let named = |name: &str| {
         let arm = task.arms.iter().find(|arm| arm.label.name == name);
         arm.map_or_else(|| Cell::from(name), named)
     };
     let mut table =
-        Table::new(&["arm", "gradient of", "#seeds", "#encoding", "#decoding one message"]);
+        PageTable::new(&["arm", "gradient of", "#seeds", "#encoding", "#decoding one message"]);
     for ((gradient_of, arm), seeds) in
         words::counted(timings.iter().map(|t| (&t.gradient_of, &t.arm)))
     {

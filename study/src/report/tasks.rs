@@ -2,8 +2,8 @@
 
 use crate::measured::{Measured, OnLink};
 use crate::plot::Style;
-use crate::results::{Label, Outcome, Results, Run};
-use crate::statistics::{Comparison, LEVEL, SeedMean};
+use crate::results::{Label, Outcome, Results, RunResult};
+use crate::statistics::{Estimate, LEVEL, SeedMean};
 use gradwire::text;
 use gradwire_exchange::{Scheme, SchemeConfig};
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub(super) struct Arm<'a> {
     /// How plots show it.
     pub(super) style: Style,
     /// Its runs, by seed.
-    pub(super) runs: Vec<&'a Run>,
+    pub(super) runs: Vec<&'a RunResult>,
 }
 
 /// The accuracy that is timed.
@@ -47,7 +47,7 @@ pub(super) struct Target {
 
 /// Seconds to a target over the seeds that finished.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Reached {
+pub(super) struct TimeToTarget {
     /// The mean where all of them reached it: a mean of the fast ones is no time of an arm.
     pub(super) seconds: Option<f64>,
     /// How many did.
@@ -61,7 +61,7 @@ pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
     let styles = styles(results);
     let task = |label: &'a Label| {
         let arms = results.arms.iter().zip(&styles).map(|(arm, style)| {
-            let is_here = |run: &&Run| run.task == label.name && run.arm == arm.name;
+            let is_here = |run: &&RunResult| run.task == label.name && run.arm == arm.name;
             let runs = results.runs.iter().filter(is_here).collect();
             Arm { label: arm, style: *style, runs }
         });
@@ -126,9 +126,10 @@ impl<'a> Task<'a> {
         &self,
         arm: &Arm<'a>,
         figure: impl Fn(&Measured) -> Option<f64>,
-    ) -> Option<Comparison> {
+    ) -> Option<Estimate> {
         let baseline = self.baseline().filter(|baseline| baseline.label != arm.label)?;
-        let partner = |run: &Run| baseline.finished().find(|(other, _)| other.seed == run.seed);
+        let partner =
+            |run: &RunResult| baseline.finished().find(|(other, _)| other.seed == run.seed);
         let pairs: Vec<(&Measured, &Measured)> = arm
             .finished()
             .filter_map(|(run, measured)| Some((measured, partner(run)?.1)))
@@ -136,9 +137,9 @@ impl<'a> Task<'a> {
         if pairs.len() > 1 && pairs.iter().all(|(own, other)| own.begins_like(other)) {
             let figures =
                 pairs.iter().filter_map(|(own, other)| Some((figure(own)?, figure(other)?)));
-            return Comparison::paired(&figures.collect::<Vec<_>>());
+            return Estimate::paired(&figures.collect::<Vec<_>>());
         }
-        Comparison::welch(&arm.values(&figure), &baseline.values(&figure))
+        Estimate::welch(&arm.values(&figure), &baseline.values(&figure))
     }
 
     /// The accuracy that is timed: 95 % of what the baseline reached on average, or where there is
@@ -161,7 +162,7 @@ impl<'a> Task<'a> {
 
 impl<'a> Arm<'a> {
     /// The runs that took all their steps.
-    pub(super) fn finished(&self) -> impl Iterator<Item = (&'a Run, &'a Measured)> {
+    pub(super) fn finished(&self) -> impl Iterator<Item = (&'a RunResult, &'a Measured)> {
         let finished = self.runs.iter().filter(|run| run.outcome.is_finished());
         finished.filter_map(|run| Some((*run, run.measured.as_ref()?)))
     }
@@ -189,14 +190,14 @@ impl<'a> Arm<'a> {
     }
 
     /// Seconds to a target on a link.
-    pub(super) fn reached(&self, word: &str, target: &Target) -> Reached {
+    pub(super) fn reached(&self, word: &str, target: &Target) -> TimeToTarget {
         let times = self.values(|measured| {
             let at = measured.reaches_accuracy(target.accuracy)?;
             measured.link(word)?.at_evaluations.get(at).copied()
         });
         let all = self.finished().filter(|(_, measured)| measured.link(word).is_some()).count();
         let seconds = SeedMean::new(&times).filter(|_| times.len() == all).map(|of| of.mean);
-        Reached { seconds, seeds: times.len(), all }
+        TimeToTarget { seconds, seeds: times.len(), all }
     }
 
     /// What must stand beside every mean over its seeds: how many are not in it, such as
@@ -233,7 +234,7 @@ impl<'a> Arm<'a> {
     }
 }
 
-fn trouble(run: &Run) -> Option<String> {
+fn trouble(run: &RunResult) -> Option<String> {
     let after = match &run.measured {
         Some(Measured { summary, planned_steps, .. }) if summary.step > 0 => {
             format!("after step {} of {planned_steps}", summary.step)

@@ -4,8 +4,8 @@ use super::tables::{accuracy, bits, bytes_per_step};
 use super::tasks::{self, Arm, Target, Task};
 use super::words::{self, or_none};
 use crate::results::{Results, Verdict};
-use crate::statistics::{Comparison, SeedMean};
-use gradwire::text::{self, Column, Table};
+use crate::statistics::{Estimate, SeedMean};
+use gradwire::text::{self, Column, Table, wrapped};
 use std::fmt::Write;
 
 /// Verdicts, and [`table`].
@@ -73,20 +73,6 @@ pub fn verdicts(results: &Results) -> String {
 
 /// How wide a claim, its verdict, what was measured and what counts are: they go on in the next line.
 const WIDTHS: [usize; 4] = [24, 14, 24, 12];
-
-/// A text in lines of so many letters, where its words are no longer.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        if !lines[last].is_empty() && lines[last].chars().count() + word.chars().count() >= width {
-            lines.push(word.into());
-        } else {
-            lines[last] = format!("{} {word}", lines[last]).trim_start().into();
-        }
-    }
-    lines
-}
 
 /// Of each task a table, what went wrong, and what can be said about chance.
 pub fn table(results: &Results) -> String {
@@ -167,12 +153,12 @@ fn chance(task: &Task<'_>) -> Vec<String> {
         .arms
         .iter()
         .filter_map(|arm| task.against_baseline(arm, accuracy).map(|comparison| (arm, comparison)));
-    let compared: Vec<(&Arm<'_>, Comparison)> = compared.collect();
-    if compared.len() > 1 && compared.iter().all(|(_, comparison)| comparison.p.is_none()) {
+    let compared: Vec<(&Arm<'_>, Estimate)> = compared.collect();
+    if compared.len() > 1 && compared.iter().all(|(_, comparison)| comparison.p().is_none()) {
         let words = compared[0].1.chance();
         return vec![format!("accuracies against {}: {words}", baseline.label.label)];
     }
-    let sentence = |(arm, comparison): &(&Arm<'_>, Comparison)| {
+    let sentence = |(arm, comparison): &(&Arm<'_>, Estimate)| {
         comparison.in_words(&arm.label.label, &baseline.label.label, words::points)
     };
     compared.iter().map(sentence).collect()
@@ -188,7 +174,8 @@ mod tests {
         let mut results = results();
         results.runs.retain(|run| run.seed == 1);
         results.runs.retain(|run| run.task == "text");
-        results.runs[2] = crate::results::Run { arm: "sidco".into(), ..results.runs[1].clone() };
+        results.runs[2] =
+            crate::results::RunResult { arm: "sidco".into(), ..results.runs[1].clone() };
         let text = terminal(&results);
         let sentence = "accuracies against dense: with one seed nothing can be said about chance";
         assert_eq!(text.matches("nothing can be said").count(), 1, "{text}");

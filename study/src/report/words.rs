@@ -1,11 +1,11 @@
 //! Figures, verdicts and counts as reports word them.
 
 use super::document::{Cell, Tone};
-use super::tasks::{NOT_FINISHED, Reached};
+use super::tasks::{NOT_FINISHED, TimeToTarget};
 use crate::decision::SIDE;
-use crate::results::{Part, Results, Ruling, Unit, Verdict};
-use crate::statistics::{Comparison, Interval, SeedMean};
-use gradwire::text::{self, percent, three_digits};
+use crate::results::{Results, Ruling, Unit, Verdict, VerdictPart};
+use crate::statistics::{Estimate, Interval, SeedMean};
+use gradwire::text::{self, percent, percent_to, three_digits};
 
 /// A text, or a dash in its place.
 pub(super) fn or_none(text: Option<String>) -> String {
@@ -14,10 +14,9 @@ pub(super) fn or_none(text: Option<String>) -> String {
 
 /// A mean of fractions in percent, with its deviation if there are several: `93.41 ± 0.20 %`.
 pub(super) fn accuracy(of: &SeedMean) -> String {
-    let mean = of.mean * 100.0;
     match of.deviation {
-        None => format!("{mean:.2} %"),
-        Some(deviation) => format!("{mean:.2} ± {:.2} %", deviation * 100.0),
+        None => percent_to(of.mean, 2),
+        Some(deviation) => format!("{:.2} ± {}", of.mean * 100.0, percent_to(deviation, 2)),
     }
 }
 
@@ -32,12 +31,12 @@ pub(super) fn duration(of: &SeedMean) -> String {
 }
 
 /// Seconds to a target; where not every seed reached it, how many did in their place.
-pub(super) fn time_to(reached: &Reached) -> String {
+pub(super) fn time_to(reached: &TimeToTarget) -> String {
     match *reached {
-        Reached { all: 0, .. } => or_none(None),
-        Reached { seconds: Some(seconds), .. } => text::duration(seconds),
-        Reached { seeds: 0, .. } => "never".into(),
-        Reached { seeds, all, .. } => format!("{seeds} of {all} seeds"),
+        TimeToTarget { all: 0, .. } => or_none(None),
+        TimeToTarget { seconds: Some(seconds), .. } => text::duration(seconds),
+        TimeToTarget { seeds: 0, .. } => "never".into(),
+        TimeToTarget { seeds, all, .. } => format!("{seeds} of {all} seeds"),
     }
 }
 
@@ -52,15 +51,15 @@ pub(super) fn points(difference: f64) -> String {
 }
 
 /// A comparison of accuracies with a baseline: how far above or below, and what follows about chance.
-pub(super) fn against(comparison: &Comparison) -> Cell {
-    let amount = points(comparison.difference);
-    let text = match comparison.difference {
+pub(super) fn against(comparison: &Estimate) -> Cell {
+    let amount = points(comparison.difference());
+    let text = match comparison.difference() {
         d if d > 0.0 => format!("{amount} above"),
         d if d < 0.0 => format!("{amount} below"),
         _ => "the same".into(),
     };
     let tone = match comparison.is_significant() {
-        true if comparison.difference > 0.0 => Tone::Good,
+        true if comparison.difference() > 0.0 => Tone::Good,
         true => Tone::Bad,
         false => Tone::Plain,
     };
@@ -134,7 +133,7 @@ fn both(ends: [f64; 2], verdict: &Verdict) -> String {
 }
 
 /// What was measured on one of several tasks or links.
-fn on(part: &Part, verdict: &Verdict) -> String {
+fn on(part: &VerdictPart, verdict: &Verdict) -> String {
     match &part.measured {
         Some(measured) => format!("{}: {}", part.on, with_ends(measured, verdict)),
         None => format!("{}: nothing", part.on),
@@ -172,6 +171,8 @@ pub fn chance(results: &Results) -> String {
         0 | 1 => String::new(),
         looks => format!(", all {looks} looks together"),
     };
+    let many = results.verdicts.iter().any(|verdict| verdict.error() > SIDE);
+    let links = if many { ", for each link that it is asked on" } else { "" };
     let again = match (count(Ruling::Undecided), results.looks) {
         (0, _) => "",
         (_, 0 | 1) => {
@@ -181,11 +182,11 @@ pub fn chance(results: &Results) -> String {
         _ => " Seeds added by hand are one more look, and err more often than that.",
     };
     format!(
-        "{}. Each claim that is tested is called reproduced or contradicted wrongly with a probability of at most {}{looks}: \
+        "{}. Each claim that is tested is called reproduced or contradicted wrongly with a probability of at most {}{looks}{links}: \
          of these {tested}, chance alone gets at most {} wrong on average.{again}",
         counts.join(", "),
         percent(SIDE),
-        three_digits(tested as f64 * SIDE)
+        three_digits(results.verdicts.iter().map(Verdict::error).sum())
     )
 }
 
@@ -271,12 +272,12 @@ mod tests {
             ["1×", "1.2×"]
         );
         assert_eq!(close(-0.00004, [None, Some(0.0)], Unit::Points), "<+0.00");
-        let on = |task: &str, mean: f64| Part {
+        let on = |task: &str, mean: f64| VerdictPart {
             on: task.into(),
             measured: Some(Interval { mean, ends: None, seeds: 1 }),
         };
         verdict.parts = vec![on("VGG-16", -0.01), on("BiLSTM", -0.02)];
-        verdict.parts.push(Part { on: "TextCNN".into(), measured: None });
+        verdict.parts.push(VerdictPart { on: "TextCNN".into(), measured: None });
         let all = "VGG-16: -1.00 points; BiLSTM: -2.00 points; TextCNN: nothing";
         assert_eq!(mean_and_ends(&verdict).unwrap(), all);
         assert!(measured(&verdict).below.ends_with(". BiLSTM: -2.00 points. TextCNN: nothing"));
@@ -298,9 +299,10 @@ mod tests {
         ));
         assert!(text.contains("of these 6, chance alone gets at most 0.3 wrong"), "{text}");
         assert!(text.ends_with("--until-decided pays for its looks."), "{text}");
-        results.looks = 3;
+        (results.looks, results.verdicts[4].links_asked) = (3, 3);
         let text = chance(&results);
-        assert!(text.contains("at most 5 %, all 3 looks together"), "{text}");
+        let odds = "at most 5 %, all 3 looks together, for each link that it is asked on: of these 6, chance alone gets at most 0.4";
+        assert!(text.contains(odds), "{text}");
         assert!(text.contains("added by hand") && !text.contains("--until"), "{text}");
         results.paper.clear();
         let text = chance(&results);
@@ -314,7 +316,7 @@ mod tests {
 
     #[test]
     fn differences_are_coloured_only_when_they_are_hardly_chance() {
-        let cell = |a: &[f64], b: &[f64]| against(&Comparison::welch(a, b).unwrap());
+        let cell = |a: &[f64], b: &[f64]| against(&Estimate::welch(a, b).unwrap());
         let chance = cell(&[0.5, 0.6], &[0.55, 0.6]);
         assert_eq!((chance.text.as_str(), chance.tone), ("2.50 points below", Tone::Plain));
         let clear = cell(&[0.9, 0.9001], &[0.5, 0.5001]);

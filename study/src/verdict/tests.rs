@@ -1,14 +1,17 @@
+use super::numbers::numbers;
+use super::one_link::in_words;
 use super::*;
 use crate::bench::codecs::Spread;
+use crate::claim::{Compare, Measure};
 use crate::decision::tests::Draws;
-use crate::measured::{Loss, OnLink};
-use crate::results::Label;
+use crate::measured::{Loss, Measured, OnLink};
+use crate::results::{Label, Outcome, RunResult, Test, Timing};
 use gradwire::record::Summary;
 
-fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> Run {
+fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> RunResult {
     let summary = Summary { test_accuracy: Some(accuracy), ..Summary::default() };
     let measured = Measured { summary, seed, ..Measured::default() };
-    Run {
+    RunResult {
         task: "t".into(),
         arm: arm.into(),
         seed,
@@ -19,7 +22,7 @@ fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> Run {
     }
 }
 
-fn results(runs: Vec<Run>) -> Results {
+fn results(runs: Vec<RunResult>) -> Results {
     Results { runs, ..Results::default() }
 }
 
@@ -37,13 +40,13 @@ fn judged(claim: &Claim, results: &Results) -> Verdict {
     judge(claim, &Default::default(), &Scale::from("quick"), results)
 }
 
-fn ruling(runs: Vec<Run>) -> (Ruling, String) {
+fn ruling(runs: Vec<RunResult>) -> (Ruling, String) {
     let verdict = judged(&claim(""), &results(runs));
     (verdict.ruling, verdict.why)
 }
 
 /// Of arm `a` these accuracies, of `b` 0.9 with every seed.
-fn against(accuracies: &[f64]) -> Vec<Run> {
+fn against(accuracies: &[f64]) -> Vec<RunResult> {
     let own = (1..).zip(accuracies).map(|(seed, a)| run("a", seed, *a, Outcome::Finished));
     let other = (1..).zip(accuracies).map(|(seed, _)| run("b", seed, 0.9, Outcome::Finished));
     own.chain(other).collect()
@@ -315,6 +318,30 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
     assert_eq!((verdict.ruling, verdict.parts.len()), (Contradicted, 0));
 }
 
+/// A step is faster on one link and as fast on two, where the claim just holds: that it depends on the link is said
+/// wrongly more often than one link errs, and no more often than all three together may.
+#[test]
+fn each_link_is_one_more_word_that_may_be_wrong() {
+    const TRIALS: u64 = 1000;
+    let mut draws = Draws::new(5);
+    let mut wrong = 0.0;
+    for _ in 0..TRIALS {
+        let seconds: Vec<[f64; 3]> = [0.1, 1.0, 1.0]
+            .map(|ratio| [ratio; 3].map(|ratio| ratio * draws.normal(0.0, 0.1).exp()))
+            .into();
+        let results = on_links(&seconds.iter().map(<[f64; 3]>::as_slice).collect::<Vec<_>>(), 3);
+        let verdict = judged(&no_slower(), &results);
+        assert!((verdict.error() - 0.15).abs() < 1e-12, "{}", verdict.error());
+        wrong += f64::from(u8::from(verdict.ruling == Ruling::DependsOnLink)) / TRIALS as f64;
+    }
+    assert!((0.07..0.15).contains(&wrong), "{wrong}");
+    let named = Claim { link: Some("slow".into()), ..no_slower() };
+    let verdict = judged(&named, &on_links(&[&[1.0; 3], &[1.0; 3]], 3));
+    assert_eq!(verdict.error(), 0.05);
+    let untested = Verdict { ruling: Ruling::NotTestable, ..verdict };
+    assert_eq!(untested.error(), 0.0);
+}
+
 /// Savings are what the ratio leaves: twice and half as much do not cancel as +100 % and -50 % do.
 #[test]
 fn savings_are_judged_by_their_ratio() {
@@ -444,7 +471,6 @@ fn a_seed_without_a_finite_number_is_not_left_out() {
 #[test]
 fn what_is_measured_is_said_in_labels() {
     let choice = |name: &str| Choice {
-        member: name.into(),
         label: Label { name: name.into(), label: format!("the {name}"), ..Label::default() },
         recipe: toml::Table::new(),
     };
@@ -521,8 +547,8 @@ fn best_of() -> Claim {
     toml::from_str(text).unwrap()
 }
 
-fn on(task: &str, accuracies: &[f64]) -> Vec<Run> {
-    let one = |(seed, accuracy): (u64, &f64)| Run {
+fn on(task: &str, accuracies: &[f64]) -> Vec<RunResult> {
+    let one = |(seed, accuracy): (u64, &f64)| RunResult {
         task: task.into(),
         ..run("a", seed, *accuracy, Outcome::Finished)
     };

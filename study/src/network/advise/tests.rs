@@ -31,14 +31,24 @@ fn measured(wire_bytes: f64, encode: f64) -> SchemeCost {
     }
 }
 
+fn first_look() -> Recipe {
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    source.load().unwrap()
+}
+
+/// A link that delays nothing.
+fn steady(bandwidth: f64) -> Link {
+    let mut link = Link::with_bandwidth(bandwidth);
+    (link.latency, link.jitter) = (0.0, 0.0);
+    link
+}
+
 #[test]
 fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
-    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
-    let mut recipe = source.load().unwrap();
+    let mut recipe = first_look();
     recipe.workers = 2;
     let compute = Compute::default();
-    let mut link = Link::with_bandwidth(1e9);
-    (link.latency, link.jitter) = (0.0, 0.0);
+    let link = steady(1e9);
     let (dense, ours) = (measured(1e7, 0.0), measured(1e6, 0.01));
     let even = break_even(&recipe, &compute, (&ours, &dense), &link).unwrap();
     // Two ranks: one hop of a message each way at once. Encoding takes 10 ms, which may be off by a quarter.
@@ -55,11 +65,9 @@ fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
 
 #[test]
 fn a_step_of_local_steps_has_its_share_of_an_exchange() {
-    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
-    let recipe = source.load().unwrap();
+    let recipe = first_look();
     let compute = Compute { before: 1e-3, backward: 2e-3, after: 1e-3 };
-    let mut link = Link::with_bandwidth(1e8);
-    (link.latency, link.jitter) = (0.0, 0.0);
+    let link = steady(1e8);
     let of = |every| {
         let cost = SchemeCost { every, ..measured(1e6, 0.01) };
         step_seconds(&recipe, &compute, &cost, &link).unwrap() - compute.seconds()
@@ -74,13 +82,11 @@ fn a_step_of_local_steps_has_its_share_of_an_exchange() {
 /// With a latency every fragment costs one; what it sends is its part.
 #[test]
 fn a_round_in_fragments_pays_for_each_of_its_exchanges() {
-    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
-    let mut recipe = source.load().unwrap();
+    let mut recipe = first_look();
     let cost = SchemeCost { every: 12, ..measured(1e6, 0.01) };
     let mut of = |fragments, latency| {
         recipe.outer = Some(Outer { fragments, ..Default::default() });
-        let mut link = Link::with_bandwidth(1e8);
-        (link.latency, link.jitter) = (latency, 0.0);
+        let link = Link { latency, ..steady(1e8) };
         12.0 * step_seconds(&recipe, &Compute::default(), &cost, &link).unwrap()
     };
     let mut beyond = |fragments| of(fragments, 0.05) - of(fragments, 0.0);
@@ -95,14 +101,12 @@ fn a_round_in_fragments_pays_for_each_of_its_exchanges() {
 /// The steps beside an exchange hide their own time of it, each time but the last, which nothing waits for.
 #[test]
 fn a_delayed_exchange_costs_what_the_steps_beside_it_do_not_hide() {
-    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
-    let mut recipe = source.load().unwrap();
+    let mut recipe = first_look();
     let compute = Compute { before: 1e-3, backward: 2e-3, after: 1e-3 };
     let cost = SchemeCost { every: 4, ..measured(1e6, 0.01) };
     let mut of = |bandwidth, delay| {
         recipe.outer = Some(Outer { delay, ..Default::default() });
-        let mut link = Link::with_bandwidth(bandwidth);
-        (link.latency, link.jitter) = (0.0, 0.0);
+        let link = steady(bandwidth);
         step_seconds(&recipe, &compute, &cost, &link).unwrap() - compute.seconds()
     };
     let (slow, exchanges) = (1e9, CLOCKED.next_multiple_of(4) as f64 / 4.0);
@@ -125,14 +129,13 @@ fn pairs_average_on_their_own_link_and_send_one_message() {
     (leg.wire_bytes, leg.local_bytes) = (50_000, 200_000);
     let mut traffic = Traffic::default();
     traffic.legs.push(leg);
-    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
-    let mut recipe = source.load().unwrap();
+    let mut recipe = first_look();
     recipe.exchange.topology = Topology::TwoLevel { group: 2 };
     let legs = measured_legs(&[traffic], pattern_of(&recipe).unwrap(), 1.0);
     let cost = SchemeCost { legs, ..measured(0.0, 0.0) };
     let of = |bandwidth, local| {
-        let mut link = Link::with_bandwidth(bandwidth);
-        (link.latency, link.header, link.local) = (0.0, 0, local);
+        let mut link = steady(bandwidth);
+        (link.header, link.local) = (0, local);
         step_seconds(&recipe, &Compute::default(), &cost, &link).unwrap()
     };
     // 100,000 bytes to the other pair, 200,000 within.
@@ -200,10 +203,9 @@ fn what_shards_send_back_shrinks_with_the_ranks() {
     let legs = |more| measured_legs(std::slice::from_ref(&traffic), Pattern::RingAllgather, more);
     assert_eq!((legs(1.0)[0].down, legs(8.0)[0].down), (40_000.0, 5_000.0));
 
-    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
-    let mut recipe = source.load().unwrap();
-    let mut link = Link::with_bandwidth(1e6);
-    (link.latency, link.header) = (0.0, 0);
+    let mut recipe = first_look();
+    let mut link = steady(1e6);
+    link.header = 0;
     for (workers, more, seconds) in [
         // 7 shares of 20,000 bytes, then 7 of 40,000.
         (8, 1.0, 7.0 * (0.16 + 0.32)),
