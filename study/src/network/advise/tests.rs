@@ -86,7 +86,8 @@ fn a_round_in_fragments_pays_for_each_of_its_exchanges() {
     let cost = SchemeCost { every: 12, ..measured(1e6, 0.01) };
     let mut of = |fragments, latency| {
         recipe.outer = Some(Outer { fragments, ..Default::default() });
-        let link = Link { latency, ..steady(1e8) };
+        let mut link = steady(1e8);
+        link.latency = latency;
         12.0 * step_seconds(&recipe, &Compute::default(), &cost, &link).unwrap()
     };
     let mut beyond = |fragments| of(fragments, 0.05) - of(fragments, 0.0);
