@@ -2,6 +2,7 @@
 """Soak: random faults, kills at random moments, and random commands, over runs whose record must stay true.
 
     python3 tests/soak.py faults --count 200 --seed 1
+    python3 tests/soak.py faults --mpi --count 200 --seed 1
     python3 tests/soak.py kills --count 50 --seed 1 -- cifar10-topk --dir data --set train.max_steps=1500
     python3 tests/soak.py commands --seconds 60 --seed 1
 
@@ -9,7 +10,9 @@
 each what its seed says. The first seeds, as many as there are schemes and ways together, kill each of these runs (SIGKILL)
 in a step that the seed says; all others draw: injected faults, or SIGKILL at a random moment. Continuations may be killed,
 too. Every run must end as the table of docs/faults.md says, and, gone on with, in the weights and the record of an
-undisturbed run, bit for bit. `kills` starts one run, given after `--`, and kills it at so many random moments, going on
+undisturbed run, bit for bit. With `--mpi` each worker is a process of `mpirun` (a program built with `--features mpi`), and
+SIGKILL comes from outside, for the process of a random rank or for `mpirun` itself: all others must end by themselves,
+and the undisturbed run is one of threads. `kills` starts one run, given after `--`, and kills it at so many random moments, going on
 each time. `commands` tries commands over finished, stopped, failed, foreign and damaged runs: none may
 leave a record that says what did not happen, change a run that it was not given or one that had finished
 when it fails itself, panic, hang, or leave half a file. A failure is told with its seed and its commands:
@@ -19,7 +22,9 @@ when it fails itself, panic, hang, or leave half a file. A failure is told with 
 
 import argparse
 import json
+import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -60,6 +65,12 @@ WAYS = {
     "shards": ["local.steps=5", "exchange.topology=sharded", "policy.bucketing=parameter", "exchange.downlink=compressed"],
 }
 LIMIT = 120  # seconds: no short run may hang
+# Processes share the cores: what counts as silence must be longer than starting them takes.
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
+PATIENT = "exchange.timeout=8"
+START = 1.5
+# What comes back within one process comes back from none of several.
+DIRECTIONS = {"uplink_bytes", "downlink_bytes", "local_bytes"}
 
 
 def tensors(run):
@@ -71,32 +82,96 @@ def tensors(run):
     return header, data[8 + length :]
 
 
-def told(run):
-    """What the record says of steps and epochs, but for times."""
+def told(run, mpi=False):
+    """What the record says of steps and epochs, but for times, and for directions if it may be of several processes."""
+    left_out = TIMES | DIRECTIONS if mpi else TIMES
     events = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [
         {key: value for key, value in event.items()
-         if key not in TIMES and not key.endswith("seconds")}
+         if key not in left_out and not key.endswith("seconds")}
         for event in events
         if event["event"] in ("step", "epoch")
     ]
 
 
-def end(program, arguments, folder, kill_after=None, limit=LIMIT, cwd=None):
-    """Runs to the end, or kills after so many seconds; exit code (negative: the signal) and errors."""
+def of_process(process, file, otherwise):
+    """What the system tells of a process; nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{process}/{file}").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return otherwise
+
+
+def launched(launcher):
+    """The processes that a process has started, each with the rank that `mpirun` has given it, if it has yet."""
+    found = {}
+    for process in map(int, of_process(launcher, f"task/{launcher}/children", "").split()):
+        entries = of_process(process, "environ", "").split("\0")
+        ranks = [int(entry.split("=")[1]) for entry in entries if entry.startswith("OMPI_COMM_WORLD_RANK=")]
+        found[process] = ranks[0] if ranks else None
+    return found
+
+
+def is_running(process):
+    return of_process(process, "stat", ") Z").rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def kill(process, rank=None):
+    """SIGKILL for a process, or for that of a rank that it has launched; what it had launched."""
+    process.send_signal(signal.SIGSTOP)  # So that it launches no more while they are counted.
+    ranks = launched(process.pid)
+    victims = [one for one, its in ranks.items() if rank is not None and its == rank]
+    if victims:
+        os.kill(victims[0], signal.SIGKILL)
+    else:
+        process.kill()
+    process.send_signal(signal.SIGCONT)
+    return ranks
+
+
+def end(program, arguments, folder, kill_after=None, limit=LIMIT, cwd=None, rank=None):
+    """Runs to the end, or kills (the process of a rank) after so many steps and then so many seconds; exit code
+    (negative: the signal) and errors. No process is left then."""
     with open(folder / "stderr", "w+b") as errors:
         process = subprocess.Popen(
-            [program, *arguments], cwd=cwd or folder, stdout=subprocess.DEVNULL, stderr=errors
+            [*program, *arguments], cwd=cwd or folder, stdout=subprocess.DEVNULL, stderr=errors
         )
-        try:
-            process.wait(timeout=limit if kill_after is None else kill_after)
-        except subprocess.TimeoutExpired:
+        ranks, killed = {}, False
+
+        def reaches(what, seconds):
+            """Whether that comes within so many seconds; for ever without a number."""
+            began = time.monotonic()
+            while not what():
+                if seconds is not None and time.monotonic() - began > seconds:
+                    return False
+                time.sleep(0.005)
+            return True
+
+        def has_ended():
+            return process.poll() is not None
+
+        steps, seconds = kill_after or (0, limit)
+        hangs = not reaches(lambda: has_ended() or has_taken(folder, steps), limit)
+        if not reaches(has_ended, seconds):
+            hangs, killed = hangs or kill_after is None, True
+            ranks = kill(process, rank)
+        hangs |= not reaches(lambda: has_ended() and not any(map(is_running, ranks)), LIMIT)
+        if hangs:
+            [os.kill(one, signal.SIGKILL) for one in ranks if is_running(one)]
             process.kill()
             process.wait()
-            if kill_after is None:
-                raise AssertionError(f"it hangs: {arguments}") from None
+            raise AssertionError(f"it hangs: {arguments}")
         errors.seek(0)
-        return process.returncode, errors.read().decode(errors="replace")
+        # A launcher tells the death of a rank by an exit code of its own.
+        by_signal = process.returncode == 128 + signal.SIGKILL or killed and process.returncode != 0
+        code = -signal.SIGKILL if by_signal else process.returncode
+        return code, errors.read().decode(errors="replace")
+
+
+def has_taken(folder, steps):
+    """Whether the run in a folder has recorded so many steps."""
+    metrics = steps and next((folder / "runs" / "out").glob("*/*Z*/metrics.jsonl"), None)
+    return steps == 0 or metrics is not None and metrics.read_text().count("\"event\":\"step\"") >= steps
 
 
 def run_in(folder):
@@ -107,10 +182,10 @@ def run_in(folder):
 
 
 class Undisturbed:
-    """The ends of runs that nothing happened to."""
+    """The ends of runs of threads that nothing happened to."""
 
-    def __init__(self, program):
-        self.program, self.known = program, {}
+    def __init__(self, program, mpi):
+        self.program, self.mpi, self.known = program, mpi, {}
 
     def of(self, arguments):
         key = tuple(arguments)
@@ -120,7 +195,7 @@ class Undisturbed:
                 code, errors = end(self.program, arguments, folder)
                 assert code == 0, errors
                 run = run_in(folder)
-                self.known[key] = tensors(run), told(run), time.monotonic() - began
+                self.known[key] = tensors(run), told(run, self.mpi), time.monotonic() - began
         return self.known[key]
 
 
@@ -144,7 +219,7 @@ def some_fault(chance, workers):
     )
 
 
-def one(program, undisturbed, seed, schemes, counts):
+def one(program, undisturbed, seed, schemes, counts, mpi):
     chance, place = random.Random(seed), seed - 1
     scheme, optimizer = schemes[place % len(schemes)]
     way, rounds = list(WAYS.items())[place // len(schemes) % len(WAYS)]
@@ -156,13 +231,26 @@ def one(program, undisturbed, seed, schemes, counts):
     arguments += [word for setting in rounds for word in ("--set", setting)]
     with tempfile.TemporaryDirectory() as folder:
         if way == "shards" and end(program, [*arguments, "--dry-run"], Path(folder))[0] == 2:
-            # The scheme cannot compress a mean.
-            arguments, way = arguments[:-2], "shards, exact means"
+            # The scheme cannot compress a mean; processes cannot exchange exact means of shards.
+            arguments, way = (arguments[:-6], "no shards") if mpi else (arguments[:-2], "shards, exact means")
     counts[way] += 1
-    recovers = chance.random() < 0.3
+    recovers = not mpi and chance.random() < 0.3
     if recovers:
         arguments += ["--set", "faults.on_worker_loss=restart"]
+    if mpi:
+        arguments += ["--set", PATIENT]
     weights, record, seconds = undisturbed.of(arguments)
+    # The undisturbed run above was one of threads.
+    program = [*MPIRUN, str(workers), *program] if mpi else program
+    seconds += START if mpi else 0
+
+    def launch(arguments, kill_after):
+        rank = chance.randrange(workers) if mpi and kill_after is not None and chance.random() < 0.7 else None
+        code, errors = end(program, arguments, folder, kill_after, rank=rank)
+        if mpi and kill_after is not None and code != 0:
+            counts["mpirun killed" if rank is None else "a rank killed"] += 1
+        return code, errors
+
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         fault, codes, part = some_fault(chance, workers)
@@ -176,14 +264,20 @@ def one(program, undisturbed, seed, schemes, counts):
             # Time for a checkpoint to be written beside the training.
             waits = [f"stall:worker={worker},step={step - 1},for=300ms" for worker in range(workers)]
             fault, codes, part = "; ".join([f"kill:step={step}", *waits]), {-signal.SIGKILL}, ""
+            if mpi:
+                fault, kill_after = "; ".join(waits), (step - 2, chance.uniform(0, 0.3))
         elif chance.random() < 0.35:
-            fault, kill_after = "SIGKILL", chance.uniform(0, seconds)
+            fault, kill_after = "SIGKILL", (0, chance.uniform(0, seconds))
+        injected = ["--inject", fault] if fault != "SIGKILL" else []
+        code, errors = launch(arguments + injected, kill_after)
         if kill_after is not None:
-            code, errors = end(program, arguments, folder, kill_after)
+            fault = "SIGKILL"
             assert code in (0, -signal.SIGKILL), f"{code}: {errors}"
         else:
-            code, errors = end(program, arguments + ["--inject", fault], folder)
             last = errors.strip().splitlines()[-1] if errors.strip() else ""
+            if mpi:
+                # `mpirun` has the last words, and workers are named with their processes.
+                last = re.sub(r" \(process \d+ on [^)]*\)", "", errors)
             lost = fault.split(":")[0] in ("panic", "stall", "corrupt")
             if recovers and lost and code == 0:
                 pass  # It went on by itself.
@@ -195,35 +289,39 @@ def one(program, undisturbed, seed, schemes, counts):
             if code == 0:
                 break
             run = run_in(folder)
-            again = chance.uniform(0, seconds) if chance.random() < 0.3 else None
+            again = (0, chance.uniform(0, seconds)) if chance.random() < 0.3 else None
             if run is None:
                 # It ended before it had a folder: there is nothing to go on with.
-                code, errors = end(program, arguments, folder, again)
+                code, errors = launch(arguments, again)
                 continue
             resume = ["train", "--quiet", "--resume", str(run)]
-            code, errors = end(program, resume, folder, again)
+            code, errors = launch(resume, again)
             counts["continuations"] += 1
             if code == 1 and ("no checkpoint" in errors or "no such run" in errors):
                 # The documented end of a run that had written none: it starts anew.
                 shutil.rmtree(folder / "runs")
                 counts["without a checkpoint"] += 1
-                code, errors = end(program, arguments, folder, again)
+                code, errors = launch(arguments, again)
             assert code in (0, -signal.SIGKILL), f"{fault}, going on: {code}: {errors}"
         assert code == 0, f"{fault}: never came to its end"
         run = run_in(folder)
         assert tensors(run) == weights, f"{fault}: other weights"
-        assert told(run) == record, f"{fault}: another record"
+        assert told(run, mpi) == record, f"{fault}: another record"
 
 
 def faults(options):
-    listing = subprocess.run([options.program, "list", "schemes"], capture_output=True, text=True, check=True)
+    listing = subprocess.run([*options.program, "list", "schemes"], capture_output=True, text=True, check=True)
     schemes = [(line.split()[0], None) for line in listing.stdout.splitlines() if line.strip()]
     # An optimizer that owns its exchange, over two schemes.
     schemes += [("onebit", ONEBIT_ADAM), ("topk", ONEBIT_ADAM)]
-    undisturbed, counts, failed = Undisturbed(options.program), Counter(), []
+    undisturbed, counts, failed = Undisturbed(options.program, options.mpi), Counter(), []
+    scratch = tempfile.TemporaryDirectory()
+    # Where what killed processes leave behind lies. Containers often forbid to read another process's memory.
+    os.environ |= {"TMPDIR": scratch.name, "OMPI_MCA_btl_vader_backing_directory": scratch.name,
+                   "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
     for seed in range(options.seed, options.seed + options.count):
         try:
-            one(options.program, undisturbed, seed, schemes, counts)
+            one(options.program, undisturbed, seed, schemes, counts, options.mpi)
         except AssertionError as error:
             failed.append(seed)
             print(f"seed {seed}: {error}", flush=True)
@@ -251,7 +349,7 @@ def kills(options):
             # So that the kills spread over the run; the last stretch is left alone. Five seconds
             # are for what a start takes.
             longest = 2 * seconds / options.count + 5
-            moment = chance.uniform(0, longest) if killed < options.count else None
+            moment = (0, chance.uniform(0, longest)) if killed < options.count else None
             code, errors = end(options.program, now, folder, moment, limit=None)
             if code == 0:
                 break
@@ -467,7 +565,7 @@ class Commands:
         self.told.append(said)
         with open(self.log, "w+b") as log:
             process = subprocess.Popen(
-                [self.program, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*self.program, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=limited if limit is not None else None,
             )
             killed = False
@@ -511,7 +609,7 @@ class Commands:
         self.told.append(f"gradwire {' '.join(first)} & sleep {wait:.2f}; gradwire {' '.join(second)}")
         with open(self.folder.parent / "first", "w+b") as log:
             process = subprocess.Popen(
-                [self.program, *first], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                [*self.program, *first], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             time.sleep(wait)
             code, errors = end(self.program, second, self.folder.parent, cwd=self.folder)
             assert process.wait(timeout=LIMIT) in (0, 1, 2), "the first was disturbed"
@@ -628,6 +726,7 @@ def main():
     parser.add_argument("--count", type=int, default=200, help="runs, kills, or tries")
     parser.add_argument("--seconds", type=float, help="commands: go on trying for so long, in place of --count")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mpi", action="store_true", help="faults: each worker is a process of mpirun")
     root = Path(__file__).resolve().parent.parent
     parser.add_argument("--program", default=str(root / "target/release/gradwire"))
     arguments = sys.argv[1:]
@@ -635,7 +734,7 @@ def main():
     options = parser.parse_args(arguments[:parted])
     # What is killed: a recipe and its changes.
     options.run = arguments[parted + 1 :]
-    options.program = str(Path(options.program).resolve())
+    options.program = [str(Path(options.program).resolve())]
     return {"faults": faults, "kills": kills, "commands": commands}[options.mode](options)
 
 
