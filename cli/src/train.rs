@@ -20,6 +20,7 @@ use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -168,7 +169,13 @@ impl AskedStart {
             Ok(resume) => return Ok(Self::Resume(Box::new(resume))),
             Err(error) => error,
         };
-        let nothing = !path.join(checkpoint::FOLDER).exists();
+        // The first one may have been being written, under another name.
+        let nothing = match fs::read_dir(path.join(checkpoint::FOLDER)) {
+            Ok(mut entries) => entries.all(|entry| {
+                entry.is_ok_and(|entry| entry.file_name().as_encoded_bytes().starts_with(b"."))
+            }),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
         let cut_off =
             || RunLog::skim(disk, path).is_ok_and(|log| log.status() == RunStatus::Stopped);
         let recipe = fs::read_to_string(path.join("recipe.toml"));
@@ -271,10 +278,19 @@ mod tests {
     fn what_begins_again_is_kept_from_others_until_it_is_set_aside() {
         let out = tempfile::tempdir().unwrap();
         let (disk, run) = (Disk::default(), out.path().join("run"));
-        fs::create_dir(&run).unwrap();
+        // It was cut off while its first checkpoint was being written.
+        let partial = run.join(checkpoint::FOLDER).join(".step-00000003.partial");
+        fs::create_dir_all(&partial).unwrap();
         let recipe = Source::default().load().unwrap();
         fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
         fs::write(run.join(record::METRICS), "").unwrap();
+
+        // A checkpoint that is damaged is told, and no reason to begin again.
+        let damaged = run.join(checkpoint::FOLDER).join("step-00000003");
+        fs::create_dir(&damaged).unwrap();
+        let refused = AskedStart::again(&disk, &run, false, true).err().unwrap().to_string();
+        assert!(refused.contains("start the run anew"), "{refused}");
+        fs::remove_dir(&damaged).unwrap();
 
         let first = AskedStart::again(&disk, &run, false, true).unwrap();
         let second = AskedStart::again(&disk, &run, false, true).err().unwrap().to_string();
