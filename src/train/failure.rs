@@ -55,11 +55,13 @@ impl Failure {
 fn accuses(own: usize, error: &Error) -> (u8, usize) {
     use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout, Transport};
     match error.downcast_ref::<exchange::Error>() {
-        Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
+        Some(NonFinite { rank, .. }) => (0, *rank),
         Some(Message { rank, .. }) => (1, *rank),
-        Some(Timeout { rank, .. }) => (2, *rank),
-        Some(PeerLost { rank, .. }) => (3, *rank),
-        Some(Transport { .. }) => (4, own),
+        // Who gave up for another's message says so itself.
+        Some(Aborted { rank, .. }) if *rank != own => (2, *rank),
+        Some(Timeout { rank, .. }) => (3, *rank),
+        Some(PeerLost { rank, .. }) => (4, *rank),
+        Some(Transport { .. }) => (5, own),
         _ => (0, own),
     }
 }
@@ -190,6 +192,15 @@ mod tests {
                 "{expected}"
             );
         }
+        // Who averages for the others has told them in its words.
+        let reason = unread(0).error.to_string();
+        let told =
+            |by| failed(by, exchange::Error::Aborted { rank: 0, step: 5, reason: reason.clone() });
+        let expected = first(vec![told(1), told(2), unread(0)]);
+        assert!(
+            expected.starts_with("worker 2, step 5, exchange: message of rank 2"),
+            "{expected}"
+        );
     }
 
     #[test]
