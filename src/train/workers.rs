@@ -97,11 +97,14 @@ pub fn run_workers(workers: Workers<'_>, mut take: impl FnMut(Report) -> Result<
             },
             default(TICK) => received.extend(watch.look()),
         }
-        if let Err(error) = received.into_iter().try_for_each(&mut take) {
+        // Nothing is taken after what could not be: no checkpoint is to be whole whose step has no record.
+        if taken.is_ok()
+            && let Err(error) = received.into_iter().try_for_each(&mut take)
+        {
             // Without a listener the workers' next reports fail, and that ends them.
             inbox = never();
             watch.last_call();
-            taken = taken.and(Err(error));
+            taken = Err(error);
         }
     }
     taken?;
