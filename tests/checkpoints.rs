@@ -1,6 +1,6 @@
 //! The checkpoint format: what it holds, and that nothing else is read.
 
-use crate::common::{Program, only_run};
+use crate::common::{Program, argument, only_run};
 use gradwire::checkpoint::{
     Checkpoint, FOLDER, Location, Part, Shared, Tensor, Tensors, Whole, find_newest, write,
 };
@@ -125,7 +125,7 @@ fn a_checkpoint_holds_what_the_next_step_needs() {
     // It goes on to the end that the run itself came to.
     let (program, run) = &*SMALL;
     let from = copy.run.path();
-    program.succeed(&["train", "--quiet", "--resume", from.to_str().unwrap()]);
+    program.resume(from, &[]);
     let model = |run: &std::path::Path| fs::read(run.join("last/model.safetensors")).unwrap();
     assert!(model(from) == model(run));
 }
@@ -135,7 +135,7 @@ fn a_checkpoint_holds_what_the_next_step_needs() {
 fn what_another_program_or_optimizer_wrote_is_refused_with_the_remedy() {
     let program = &SMALL.0;
     let copy = Copy::new();
-    let resume = ["train", "--quiet", "--resume", copy.run.path().to_str().unwrap()];
+    let resume = ["train", "--quiet", "--resume", argument(copy.run.path())];
     let adamw =
         ["--set", "optimizer.kind=adamw", "--set", "policy.momentum_correction=0", "--force"];
     let error = program.refuse(&[&resume[..], &adamw].concat(), 1);
@@ -280,7 +280,7 @@ fn tensors_that_lie_are_refused() {
         let mut tensors = Tensors::decode(&fs::read(copy.folder.join(name)).unwrap()).unwrap();
         change(&mut tensors);
         copy.forge(name, &tensors.encode(None).unwrap());
-        let run = copy.run.path().to_str().unwrap();
+        let run = argument(copy.run.path());
         let error = program.refuse(&["train", "--quiet", "--resume", run, "--force"], 1);
         assert!(error.contains(part) && error.contains("step-00000003"), "{part}: {error}");
         assert!(!error.contains("panicked"), "{error}");

@@ -34,17 +34,11 @@ struct Account {
 }
 
 /// A run of plain SGD with a rate of 1 under top-k with error feedback and these settings.
-fn account(settings: &[&str], clipped_to: f64) -> Account {
+fn account(settings: &str, clipped_to: f64) -> Account {
     let program = Program::new();
-    let plain = [
-        "optimizer.momentum=0",
-        "schedule={ kind = \"constant\" }",
-        "scheme={ kind = \"topk\", ratio = 0.02 }",
-        "record.gradients=1",
-        "checkpoint.every_steps=1",
-        "checkpoint.keep_last=20",
-    ];
-    let run = program.train(&[sets(&plain), sets(settings), vec!["--workers", "1"]].concat());
+    let plain = "workers=1 optimizer.momentum=0 schedule={kind='constant'} scheme={kind='topk',ratio=0.02} \
+                 record.gradients=1 checkpoint.every_steps=1 checkpoint.keep_last=20";
+    let run = program.train(&[sets(plain), sets(settings)].concat());
     let checkpoints = entries(&run.join("checkpoints"));
     let (first, last) = (&checkpoints[0], &checkpoints[checkpoints.len() - 1]);
     let step = |folder: &Path| -> u64 {
@@ -76,14 +70,14 @@ fn account(settings: &[&str], clipped_to: f64) -> Account {
 #[test]
 fn what_is_clipped_after_the_exchange_is_lost_and_before_it_is_not() {
     const LIMIT: f64 = 0.05;
-    let plain = account(&[], f64::INFINITY);
+    let plain = account("", f64::INFINITY);
     assert!(norm(&plain.lost) < 1e-5 * norm(&plain.computed));
     // What the suspicion was about; refused unless it is forced.
-    let after = account(&["train.clip_norm=0.05", "policy.force=true"], f64::INFINITY);
+    let after = account("train.clip_norm=0.05 policy.force=true", f64::INFINITY);
     let share = norm(&after.lost) / norm(&after.computed);
     assert!(share > 0.1, "{share}");
     // The cure: each gradient is clipped, and from there on nothing is lost.
-    let before = account(&["policy.clip_norm=0.05"], LIMIT);
+    let before = account("policy.clip_norm=0.05", LIMIT);
     assert!(before.clipped > 3, "{} gradients were longer", before.clipped);
     assert!(norm(&before.lost) < 1e-5 * norm(&before.computed));
 }
@@ -121,22 +115,21 @@ fn momentum_correction_with_another_optimizer_than_sgd_is_refused() {
 /// without its momentum, would move the weights elsewhere.
 #[test]
 fn correction_with_everything_sent_is_momentum_and_decay() {
-    let train = |settings: &[&str]| -> Vec<f64> {
+    let train = |settings: &str| -> Vec<f64> {
         let program = Program::new();
-        let run = program.train(&[sets(settings), vec!["--workers", "3"]].concat());
+        let run = program.train(&[&["--workers", "3"], &sets(settings)[..]].concat());
         let bytes = weights(&run).into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<u8>>();
         bytes.as_chunks::<4>().0.iter().map(|v| f64::from(f32::from_le_bytes(*v))).collect()
     };
-    let dense = ["scheme=dense", "optimizer.momentum=0.9", "optimizer.nesterov=false"];
-    let momentum = train(&[&dense[..], &["optimizer.weight_decay=0.02"]].concat());
-    let undecayed = train(&[&dense[..], &["optimizer.weight_decay=0"]].concat());
-    let corrected = train(&[
-        "scheme=dgc",
-        "policy.warmup_steps=1000",
-        "optimizer.momentum=0",
-        "optimizer.nesterov=false",
-        "optimizer.weight_decay=0.02",
-    ]);
+    let dense = |decay: &str| {
+        let momentum = "scheme=dense optimizer.momentum=0.9 optimizer.nesterov=false";
+        train(&format!("{momentum} optimizer.weight_decay={decay}"))
+    };
+    let (momentum, undecayed) = (dense("0.02"), dense("0"));
+    let corrected = train(
+        "scheme=dgc policy.warmup_steps=1000 optimizer.momentum=0 optimizer.nesterov=false \
+         optimizer.weight_decay=0.02",
+    );
     let apart = |a: &[f64], b: &[f64]| {
         norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>()) / norm(a)
     };

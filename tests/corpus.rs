@@ -1,10 +1,9 @@
 //! Replays the corpora of the fuzz targets, so that what a fuzzer found once stays found.
 
 use std::fs;
-use std::path::Path;
 
 fn each(name: &str, try_out: fn(&[u8])) {
-    let folder = Path::new(crate::common::ROOT).join("fuzz/corpus").join(name);
+    let folder = crate::common::root().join("fuzz/corpus").join(name);
     let seeds: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
     assert!(!seeds.is_empty(), "{}", folder.display());
     for seed in seeds {

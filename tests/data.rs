@@ -1,6 +1,6 @@
 //! Data of one's own: named by its path, looked at, trained on, gone on with elsewhere, checked.
 
-use crate::common::{Outcome, Program, only_run, says, words};
+use crate::common::{Outcome, Program, argument, only_run, says, words};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -65,7 +65,7 @@ fn a_table_is_trained_on_by_its_path_and_gone_on_with_elsewhere_to_the_same_bits
     let run = train("4", "parted");
     fs::create_dir(program.path("else")).unwrap();
     fs::rename(program.path("reviews.csv"), program.path("else/reviews.csv")).unwrap();
-    let again = ["train", "--quiet", "--resume", run.to_str().unwrap(), "--steps", "6"];
+    let again = ["train", "--quiet", "--resume", argument(&run), "--steps", "6"];
     program.refuses(&again, 1, &["cannot read reviews.csv"]);
     program.succeed(&[&again[..], &["--set", "dataset.file=else/reviews.csv"]].concat());
     whole.is_of(&run, "gone on with elsewhere");

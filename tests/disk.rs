@@ -1,6 +1,6 @@
 //! Every file operation of a short run fails in turn: nothing is ever corrupt.
 
-use crate::common::Outcome;
+use crate::common::{Outcome, words};
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::{Recipe, Source};
@@ -13,19 +13,11 @@ use std::path::{Path, PathBuf};
 
 /// Six steps, a checkpoint every two, of which two are kept; an evaluation and the best model.
 fn recipe(out: &Path) -> Recipe {
-    let sets = [
-        "dataset=synthetic-ag-news",
-        "samples={train=48,test=16}",
-        "model=fasttext",
-        "scheme=topk",
-        "workers=2",
-        "train.batch=8",
-        "train.epochs=2",
-        "record.every=1",
-        "checkpoint.every_steps=2",
-        "checkpoint.keep_last=2",
-        "exchange.timeout=20",
-    ];
+    let sets = words(
+        "dataset=synthetic-ag-news samples={train=48,test=16} model=fasttext scheme=topk workers=2 \
+         train.batch=8 train.epochs=2 record.every=1 checkpoint.every_steps=2 checkpoint.keep_last=2 \
+         exchange.timeout=20",
+    );
     let out = toml::Value::String(out.display().to_string());
     let flags = vec![("record.out", out)];
     Source { flags, ..Source::of(sets) }.load().unwrap()

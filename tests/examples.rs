@@ -1,4 +1,4 @@
-//! The library's examples, as they stand: a model, data, an optimizer of a program's own, and all at once.
+//! The examples as they stand: a model, data, an optimizer, a scheme of a program's own, and all at once.
 
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../examples/own_data.rs"]
@@ -12,11 +12,12 @@ mod own_model;
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../examples/own_optimizer.rs"]
 mod own_optimizer;
+#[path = "../exchange/examples/own_scheme.rs"]
+mod own_scheme;
 
-use crate::common::{ROOT, events, weights};
+use crate::common::{events, root, weights};
 use gradwire::prelude::*;
 use std::fs;
-use std::path::Path;
 
 fn out() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -35,6 +36,11 @@ fn a_model_data_and_an_optimizer_of_ones_own_learn() {
         let accuracy = outcome.summary.test_accuracy.unwrap();
         assert!(accuracy > at_least, "{accuracy} in {}", outcome.folder.display());
     }
+}
+
+#[test]
+fn a_scheme_of_ones_own_keeps_the_laws_and_four_threads_agree_with_it() {
+    own_scheme::main();
 }
 
 #[test]
@@ -67,8 +73,10 @@ fn a_run_of_ones_own_parts_is_recorded_and_resumed_bit_for_bit() {
 
 #[test]
 fn examples_fit_on_a_page() {
-    for example in ["own_model", "own_data", "own_optimizer", "own_everything"] {
-        let file = Path::new(ROOT).join(format!("examples/{example}.rs"));
-        assert!(fs::read_to_string(file).unwrap().lines().count() <= 60, "{example}");
+    let ours = ["own_model", "own_data", "own_optimizer", "own_everything"];
+    let ours = ours.map(|example| format!("examples/{example}.rs"));
+    for file in ours.iter().map(String::as_str).chain(["exchange/examples/own_scheme.rs"]) {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        assert!(text.lines().count() <= 60, "{file}");
     }
 }

@@ -5,7 +5,6 @@ use crate::common::{
     Outcome, Program, begun, events, number, numbers, quick, says, sets, signal, texts, weights,
     words,
 };
-use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::LazyLock;
@@ -35,21 +34,25 @@ fn undisturbed(more: &[&str]) -> Outcome {
     Outcome::of(&program.quick_run())
 }
 
-fn resume(program: &Program, run: &Path) {
-    program.succeed(&["train", "--quiet", "--resume", run.to_str().unwrap()]);
+/// Fails unless the record has a warning with these words.
+#[track_caller]
+fn warns(run: &Path, words: &str) {
+    let warnings = events(run, "warning");
+    let said = warnings.iter().any(|warning| warning["message"].as_str().unwrap().contains(words));
+    assert!(said, "{words}: {warnings:?}");
 }
 
 #[test]
 fn each_fault_has_its_documented_outcome() {
     // Of one message a step, of two rounds, of two levels, and within a round of local steps.
-    let two = "exchange.topology={kind='two-level',group=2}";
+    let two = "scheme=topk exchange.topology={kind='two-level',group=2}";
     // Ranks next exchange at the end of a step, and a stall in step 12 is noticed there, or in the evaluation after step 13.
     let gradient = "the gradient of step 12";
     for (settings, meets, noticed) in [
-        (&["scheme=topk"][..], 12, gradient),
-        (&["scheme=powersgd"], 12, gradient),
-        (&["scheme=topk", two], 12, gradient),
-        (&["scheme=topk", "local.steps=5"], 15, "was waiting for a sum"),
+        ("scheme=topk", 12, gradient),
+        ("scheme=powersgd", 12, gradient),
+        (two, 12, gradient),
+        ("scheme=topk local.steps=5", 15, "was waiting for a sum"),
     ] {
         each_fault(&sets(settings), meets, noticed);
     }
@@ -86,32 +89,42 @@ fn each_fault(scheme: &[&str], meets: u64, noticed: &str) {
         let run = program.quick_run();
         assert_eq!(events(&run, "failed").len(), usize::from(code.is_some()), "{fault}");
         // The last checkpoint is kept, and leads to what would have been.
-        resume(&program, &run);
+        program.resume(&run, &[]);
         expected.is_of(&run, fault);
     }
 }
 
-/// Within a round, in which nothing is exchanged.
 #[test]
-fn a_gradient_that_is_not_finite_stops_a_local_step() {
-    let program = Program::new();
-    let local = sets(&["local.steps=5"]);
-    let (code, error) = injected(&program, "nan:worker=3,step=12", &local);
-    assert_eq!(code, Some(1), "{error}");
-    let last = error.lines().last().unwrap_or_default();
-    says(last, &["worker 3, step 12", "rank 3", "non-finite gradient: parameter `"]);
-}
-
-#[test]
-fn a_damaged_plain_message_is_its_senders() {
-    for scheme in ["scheme=dense", "scheme=powersgd"] {
-        let program = Program::new();
-        let (code, error) = injected(&program, "corrupt:worker=0,step=12", &["--set", scheme]);
-        assert_eq!(code, Some(1), "{error}");
-        let last = error.lines().last().unwrap_or_default();
-        let parts =
-            ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"];
-        says(last, &parts);
+fn what_ends_a_run_is_named_in_its_last_words() {
+    let damaged = ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"];
+    let restart = "faults.on_worker_loss=restart faults.restarts=1";
+    for (fault, settings, parts) in [
+        // Within a round, in which nothing is exchanged.
+        (
+            "nan:worker=3,step=12",
+            "local.steps=5",
+            &["worker 3, step 12", "rank 3", "non-finite gradient: parameter `"][..],
+        ),
+        // A plain message.
+        ("corrupt:worker=0,step=12", "scheme=dense", &damaged),
+        ("corrupt:worker=0,step=12", "scheme=powersgd", &damaged),
+        // A single worker has no peers that could accuse it.
+        (
+            "stall:worker=0,step=12,for=60s",
+            "workers=1 exchange.timeout=0.4",
+            &["worker 0, step 12", "no progress"],
+        ),
+        // Restarts are counted, and need a checkpoint.
+        (
+            "panic:worker=3,step=8; panic:worker=2,step=9",
+            restart,
+            &["faults.restarts = 1", "worker 2, step 9"],
+        ),
+        ("panic:worker=3,step=4", restart, &["no checkpoint", "worker 3, step 4"]),
+    ] {
+        let (code, error) = injected(&Program::new(), fault, &sets(settings));
+        assert_eq!(code, Some(1), "{fault}: {error}");
+        says(error.lines().last().unwrap_or_default(), parts);
     }
 }
 
@@ -123,19 +136,9 @@ fn a_stall_shorter_than_the_patience_changes_nothing() {
     UNDISTURBED.is_of(&program.quick_run(), "a short stall");
 }
 
-/// A single worker has no peers that could accuse it.
-#[test]
-fn a_single_worker_that_stalls_is_given_up() {
-    let program = Program::new();
-    let alone = sets(&["workers=1", "exchange.timeout=0.4"]);
-    let (code, error) = injected(&program, "stall:worker=0,step=12,for=60s", &alone);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("worker 0, step 12") && error.contains("no progress"), "{error}");
-}
-
 #[test]
 fn a_lost_worker_is_restarted_as_if_nothing_had_been() {
-    let rounds = sets(&["local.steps=5"]);
+    let rounds = sets("local.steps=5");
     let in_rounds = undisturbed(&rounds);
     for (fault, more, expected) in [
         ("panic:worker=2,step=12", &[][..], &*UNDISTURBED),
@@ -149,14 +152,12 @@ fn a_lost_worker_is_restarted_as_if_nothing_had_been() {
         ("stall:worker=1,step=12,for=60s", &rounds, &in_rounds),
     ] {
         let program = Program::new();
-        let restart = sets(&["faults.on_worker_loss=restart", "faults.restarts=3"]);
+        let restart = sets("faults.on_worker_loss=restart faults.restarts=3");
         let (code, error) = injected(&program, fault, &[&restart, more].concat());
         assert_eq!(code, Some(0), "{fault}: {error}");
         let run = program.quick_run();
         expected.is_of(&run, fault);
-        let warnings = events(&run, "warning");
-        let said = |w: &Value| w["message"].to_string().contains("start again from the checkpoint");
-        assert!(warnings.iter().any(said), "{fault}: {warnings:?}");
+        warns(&run, "start again from the checkpoint");
     }
 }
 
@@ -166,30 +167,10 @@ fn a_run_that_was_forced_to_go_on_restarts_too() {
     let program = Program::new();
     assert_eq!(injected(&program, "panic:worker=2,step=12", &[]).0, Some(1));
     let run = program.quick_run();
-    let changed = sets(&["optimizer.learning_rate=0.05", "faults.on_worker_loss=restart"]);
-    let again = ["train", "--quiet", "--resume", run.to_str().unwrap(), "--force"];
-    let fault = ["--inject", "panic:worker=1,step=13"];
-    program.succeed(&[&again[..], &fault, &changed].concat());
-    let warnings = events(&run, "warning");
-    let said = |w: &Value| w["message"].to_string().contains("start again from the checkpoint");
-    assert!(warnings.iter().any(said), "{warnings:?}");
-}
-
-#[test]
-fn restarts_are_counted_and_need_a_checkpoint() {
-    let restart = sets(&["faults.on_worker_loss=restart", "faults.restarts=1"]);
-    for (fault, parts) in [
-        (
-            "panic:worker=3,step=8; panic:worker=2,step=9",
-            ["faults.restarts = 1", "worker 2, step 9"],
-        ),
-        ("panic:worker=3,step=4", ["no checkpoint", "worker 3, step 4"]),
-    ] {
-        let (code, error) = injected(&Program::new(), fault, &restart);
-        assert_eq!(code, Some(1), "{error}");
-        let last = error.lines().last().unwrap();
-        assert!(parts.iter().all(|part| last.contains(part)), "{error}");
-    }
+    let changed = sets("optimizer.learning_rate=0.05 faults.on_worker_loss=restart");
+    let fault = ["--force", "--inject", "panic:worker=1,step=13"];
+    program.resume(&run, &[&fault[..], &changed].concat());
+    warns(&run, "start again from the checkpoint");
 }
 
 #[test]
@@ -212,8 +193,8 @@ fn others_go_on(more: &[&str]) {
         said(&format!("the other 3 go on from the checkpoint of step {step} (1 of at most 3)"))
     });
     let from: usize = from.unwrap_or_else(|| panic!("{warnings:?}"));
-    assert!(said("the mean over ranks stays as it was"), "{warnings:?}");
-    assert!(said("samples, and 64 up to this checkpoint; the learning rate stays"), "{warnings:?}");
+    warns(&run, "the mean over ranks stays as it was");
+    warns(&run, "samples, and 64 up to this checkpoint; the learning rate stays");
     let samples = numbers(&events(&run, "step"), "samples");
     assert_eq!(samples.len(), 24);
     assert_eq!(samples[from - 1] / samples[from], 4.0 / 3.0, "{samples:?}");
@@ -251,9 +232,9 @@ fn a_full_disk_is_told() {
 
 /// A run of so many steps, which nothing but its end makes write a checkpoint.
 fn long<'a>(steps: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let rare = ["checkpoint.every_steps=0", "train.evaluate_every=100000", "train.epochs=100000"];
-    let settings = [&rare[..], &["schedule={kind=\"constant\"}", steps]].concat();
-    arguments(&[&sets(&settings)[..], more].concat())
+    let rare = "checkpoint.every_steps=0 train.evaluate_every=100000 train.epochs=100000 \
+                schedule={kind='constant'}";
+    arguments(&[&sets(rare)[..], &sets(steps), more].concat())
 }
 
 /// A run long enough to be signalled.
@@ -281,8 +262,7 @@ fn a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint() {
 
         // Two more steps from there are those of a run that nobody stopped.
         let steps = format!("train.max_steps={}", last + 2.0);
-        let resume = ["train", "--quiet", "--resume", run.to_str().unwrap()];
-        program.succeed(&[&resume[..], &["--set", &steps]].concat());
+        program.resume(&run, &["--set", &steps]);
         let other = Program::new();
         other.succeed(&long(&steps, &[]));
         assert!(weights(&run) == weights(&other.quick_run()), "{name}");

@@ -16,23 +16,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-fn recipe(out: &Path, settings: &[&str]) -> Recipe {
-    let quick = [
-        "dataset=synthetic-ag-news",
-        "samples.train=400",
-        "model=fasttext",
-        "name=quick",
-        "workers=4",
-        "train.max_steps=8",
-        "record.every=1",
-        "optimizer.learning_rate=1",
-        "schedule=constant",
-        "checkpoint.every_steps=3",
-        "exchange.timeout=30",
-    ];
-    let out = format!("record.out={}", out.display());
-    let sets = quick.iter().chain(settings).map(ToString::to_string).chain([out]);
-    Source::of(sets).load().unwrap()
+fn recipe(out: &Path, settings: &str) -> Recipe {
+    let quick = "dataset=synthetic-ag-news samples.train=400 model=fasttext name=quick workers=4 \
+                 train.max_steps=8 record.every=1 optimizer.learning_rate=1 schedule=constant \
+                 checkpoint.every_steps=3 exchange.timeout=30";
+    let sets = quick.split_whitespace().chain(settings.split_whitespace()).map(String::from);
+    Source::of(sets.chain([format!("record.out={}", out.display())])).load().unwrap()
 }
 
 /// What became of process 0, and of those that follow: whether they were let begin.
@@ -97,20 +86,16 @@ fn alone(recipe: &Recipe) -> Outcome {
 #[test]
 fn processes_train_the_run_of_one_and_go_on_with_it() {
     for settings in [
-        &["scheme=sidco"][..],
-        &["scheme=dense", "exchange.topology=server"],
-        &["scheme=topk", "exchange.topology={ kind = 'two-level', group = 2 }"],
-        &[
-            "scheme=topk",
-            "exchange.topology=sharded",
-            "exchange.downlink=compressed",
-            "policy.bucketing=parameter",
-        ],
+        "scheme=sidco",
+        "scheme=dense exchange.topology=server",
+        "scheme=topk exchange.topology={kind='two-level',group=2}",
+        "scheme=topk exchange.topology=sharded exchange.downlink=compressed \
+         policy.bucketing=parameter",
     ] {
         let out = tempfile::tempdir().unwrap();
         let whole = recipe(out.path(), settings);
         let expected = alone(&whole);
-        let half = recipe(out.path(), &[settings, &["train.max_steps=5"]].concat());
+        let half = recipe(out.path(), &format!("{settings} train.max_steps=5"));
         let (outcome, followed) = job(&vec![half; 4], Start::Fresh, "");
         let outcome = outcome.unwrap();
         assert!(followed.iter().all(|ended| matches!(ended, Ok(true))));
@@ -130,27 +115,27 @@ fn processes_train_the_run_of_one_and_go_on_with_it() {
 #[test]
 fn a_failure_elsewhere_is_named_and_a_difference_refused() {
     let out = tempfile::tempdir().unwrap();
-    let same = recipe(out.path(), &[]);
+    let same = recipe(out.path(), "");
     let (outcome, followed) = job(&vec![same.clone(); 4], Start::Fresh, "panic:worker=3,step=4");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("worker 3 (process 3 on ") && told.contains("step 4"), "{told}");
     assert!(told.contains("panicked: injected at step 4"), "{told}");
     assert!(followed[0].is_err());
 
-    let other = recipe(out.path(), &["train.batch=5"]);
+    let other = recipe(out.path(), "train.batch=5");
     let (outcome, followed) =
         job(&[same.clone(), same.clone(), same.clone(), other], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("process 3") && told.contains("train.batch = 5"), "{told}");
     assert!(followed.iter().all(|ended| matches!(ended, Ok(false))));
 
-    let three = recipe(out.path(), &[]);
+    let three = recipe(out.path(), "");
     let (outcome, _) = job(&[three.clone(), three.clone(), three], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
     let parts = ["workers = 4", "has started 3 processes", "leave `workers` out"];
     assert!(parts.iter().all(|part| told.contains(part)), "{told}");
 
-    let sharded = recipe(out.path(), &["scheme=topk", "exchange.topology=sharded"]);
+    let sharded = recipe(out.path(), "scheme=topk exchange.topology=sharded");
     let (outcome, _) = job(&vec![sharded; 4], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("write exchange.topology = \"allgather\""), "{told}");
@@ -159,7 +144,7 @@ fn a_failure_elsewhere_is_named_and_a_difference_refused() {
 #[test]
 fn a_process_that_cannot_begin_is_named_with_the_reason() {
     let out = tempfile::tempdir().unwrap();
-    let same = recipe(out.path(), &["workers=2", "exchange.timeout=5"]);
+    let same = recipe(out.path(), "workers=2 exchange.timeout=5");
     let both = [same.clone(), same];
     let (outcome, followed) = job_with(cannot_begin, &both, Start::Fresh, "");
     let run = only_run(&out.path().join("quick"));
@@ -175,7 +160,7 @@ fn a_process_that_cannot_begin_is_named_with_the_reason() {
 #[test]
 fn a_process_without_the_memory_is_named_before_anything_is_made() {
     let out = tempfile::tempdir().unwrap();
-    let large = recipe(out.path(), &["workers=2", "model.dim=100000000000"]);
+    let large = recipe(out.path(), "workers=2 model.dim=100000000000");
     let (outcome, followed) = job(&[large.clone(), large], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("process 1 (on "), "{told}");

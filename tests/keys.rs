@@ -1,7 +1,7 @@
 //! The reference of keys, from the command line: every key is there, with everything about it, and
 //! the schemas of editors take what the program takes.
 
-use crate::common::{Program, says, words};
+use crate::common::{Program, argument, says, words};
 use gradwire::recipe::keys::{Part, parts};
 use gradwire::recipe::{Recipe, Recipes, Source, flat, schema};
 use gradwire_study::experiment::Experiment;
@@ -132,7 +132,7 @@ fn every_alternative_that_a_template_names_can_be_taken() {
             lines[place] = line;
             let file = program.path("mine.toml");
             fs::write(&file, lines.join("\n")).unwrap();
-            program.succeed(&[&[command, file.to_str().unwrap()], more].concat());
+            program.succeed(&[&[command, argument(&file)], more].concat());
             taken += 1;
         };
         for (place, line) in lines.iter().enumerate() {
@@ -191,7 +191,7 @@ fn all_that_a_file_leaves_out_is_named_at_once_with_the_file() {
     let file = program.path("mine.toml");
     let refused = |command: &str, text: &str| {
         fs::write(&file, text).unwrap();
-        program.refuse(&[command, file.to_str().unwrap()], 2)
+        program.refuse(&[command, argument(&file)], 2)
     };
     let error = refused("train", "workers = 2\n[train]\nbatch = 8\n");
     let parts =

@@ -1,6 +1,6 @@
 //! A text that is continued: trained, interrupted, evaluated, sampled.
 
-use crate::common::{Outcome, Program, entries, events, number, words};
+use crate::common::{Outcome, Program, argument, entries, events, number, words};
 use std::fs;
 
 /// Twelve steps of a small gpt with dropout on a made-up text.
@@ -16,7 +16,7 @@ fn dropout_goes_on_bit_for_bit() {
     let run = program.quick_run();
     let before = Outcome::of(&run);
     let from = &entries(&run.join("checkpoints"))[0];
-    program.succeed(&["train", "--quiet", "--resume", from.to_str().unwrap()]);
+    program.resume(from, &[]);
     before.is_of(&run, "gpt with dropout");
 }
 
@@ -27,7 +27,7 @@ fn a_run_tells_perplexity_and_bits_per_byte_and_continues_a_prompt() {
         .succeed(&words(TRAIN).into_iter().filter(|word| *word != "--quiet").collect::<Vec<_>>());
     assert!(told.contains("perplexity") && told.contains("bits per byte"), "{told}");
     let run = program.quick_run();
-    let run = run.to_str().unwrap();
+    let run = argument(&run);
     let epoch = events(run.as_ref(), "epoch").pop().unwrap();
     // The made-up text is ASCII, so that a token is a byte.
     let bits = number(&epoch, "test_loss") / std::f64::consts::LN_2;
@@ -54,7 +54,7 @@ fn a_run_tells_perplexity_and_bits_per_byte_and_continues_a_prompt() {
 fn other_models_and_texts_without_tokens_are_refused() {
     let program = Program::new();
     let run = program.train(&[]);
-    program.refuses(&["sample", run.to_str().unwrap()], 1, &["no text to continue", "gpt"]);
+    program.refuses(&["sample", argument(&run)], 1, &["no text to continue", "gpt"]);
     program.refuses(&["train", "--dataset", "text"], 2, &["model", "gpt"]);
     let program = Program::new();
     let text = program.path("text.txt");
@@ -63,5 +63,5 @@ fn other_models_and_texts_without_tokens_are_refused() {
     program.succeed(&[&words(TRAIN)[..], &["--dataset", "text", "--set", &file]].concat());
     fs::remove_file(program.quick_run().join("tokenizer.json")).unwrap();
     let run = program.quick_run();
-    program.refuses(&["sample", run.to_str().unwrap()], 1, &["no tokenizer.json"]);
+    program.refuses(&["sample", argument(&run)], 1, &["no tokenizer.json"]);
 }

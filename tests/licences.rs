@@ -28,7 +28,7 @@ fn every_dependency_may_be_used_and_comes_from_the_registry() {
     let output = Command::new(cargo)
         .args(["metadata", "--locked", "--format-version", "1"])
         .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
-        .current_dir(crate::common::ROOT)
+        .current_dir(crate::common::root())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,8 +1,6 @@
 //! Local steps: what rounds come to, what they send, and what is refused.
 
-use crate::common::{
-    Program, events, number, numbers, only_run, quick, sets, told, weights, words,
-};
+use crate::common::{Program, events, number, numbers, quick, sets, told, weights, words};
 use gradwire::checkpoint::Tensors;
 use gradwire::disk::Disk;
 use gradwire::train::resume::Resume;
@@ -12,18 +10,16 @@ use std::path::PathBuf;
 const STEPS: &str = "--scheme dense --workers 3 --set samples.train=480 --set samples.test=60 --set train.batch=16 \
                      --set train.max_steps=24 --set optimizer.momentum=0";
 
-fn run(program: &Program, out: &str, settings: &[&str]) -> PathBuf {
-    let more = [&words(STEPS)[..], &["--out", out], &sets(settings)].concat();
-    program.succeed(&quick(&more));
-    only_run(&program.path(out).join("quick"))
+fn run(program: &Program, out: &str, settings: &str) -> PathBuf {
+    program.train_in(out, &[&words(STEPS)[..], &sets(settings)].concat())
 }
 
 /// A round of one step, its weights averaged, is an exchange of gradients at every step, to rounding.
 #[test]
 fn a_round_of_one_step_is_an_exchange_of_gradients() {
     let program = Program::new();
-    let [gradients, weights] = [("gradients", &[][..]), ("weights", &["outer={}"][..])]
-        .map(|(out, sets)| run(&program, out, sets));
+    let [gradients, weights] =
+        [("gradients", ""), ("weights", "outer={}")].map(|(out, sets)| run(&program, out, sets));
     let [gradients, weights] =
         [&gradients, &weights].map(|run| numbers(&events(run, "step"), "loss"));
     assert_eq!(gradients.len(), 24);
@@ -36,15 +32,15 @@ fn a_round_of_one_step_is_an_exchange_of_gradients() {
 #[test]
 fn bytes_are_those_of_the_exchanges() {
     let program = Program::new();
-    let dense = run(&program, "dense", &[]);
+    let dense = run(&program, "dense", "");
     let each = number(&events(&dense, "step")[0], "wire_bytes");
     for (settings, meets, factor) in [
-        (&["local.steps=7"][..], &[7, 14, 21, 24][..], 1.0),
-        (&["local={steps=10,after=3}"], &[1, 2, 3, 13, 23, 24], 1.0),
+        ("local.steps=7", &[7, 14, 21, 24][..], 1.0),
+        ("local={steps=10,after=3}", &[1, 2, 3, 13, 23, 24], 1.0),
         // One vector of the optimizer's is averaged with the weights.
-        (&["local={steps=12,state='averaged'}", "optimizer.momentum=0.5"], &[12, 24], 2.0),
+        ("local={steps=12,state='averaged'} optimizer.momentum=0.5", &[12, 24], 2.0),
     ] {
-        let out = settings[0].replace(['=', '{', '}', ',', '\''], "");
+        let out = settings.replace(['=', '{', '}', ',', '\'', ' '], "");
         let run = run(&program, &out, settings);
         let steps = events(&run, "step");
         let sent = numbers(&steps, "wire_bytes");
@@ -64,25 +60,20 @@ fn bytes_are_those_of_the_exchanges() {
 #[test]
 fn fragments_divide_the_peak_of_bytes() {
     let program = Program::new();
-    let model = [
-        "dataset=synthetic-cifar10",
-        "model=resnet8",
-        "train.batch=2",
-        "optimizer.learning_rate=0.01",
-    ];
-    let base = ["local.steps=6", "policy.bucketing=parameter"];
-    let sent = |name: &str, settings: &[&str]| {
-        let run = run(&program, name, &[&model[..], &base, settings].concat());
+    let base = "dataset=synthetic-cifar10 model=resnet8 train.batch=2 optimizer.learning_rate=0.01 \
+                local.steps=6 policy.bucketing=parameter";
+    let sent = |name: &str, settings: &str| {
+        let run = run(&program, name, &format!("{base} {settings}"));
         let summary = &events(&run, "finished")[0]["summary"];
         (numbers(&events(&run, "step"), "wire_bytes"), number(summary, "bits_per_parameter"))
     };
-    let (whole, bits) = sent("whole", &[]);
+    let (whole, bits) = sent("whole", "");
     for (name, settings, sends) in [
         ("two", "outer={fragments=2}", vec![3, 6, 9, 12, 15, 18, 21, 24]),
         ("three", "outer={fragments=3}", (1..=12).map(|turn| 2 * turn).collect()),
         ("late", "outer={fragments=2,delay=2}", vec![3, 6, 9, 12, 15, 18, 21, 24]),
     ] {
-        let (bytes, streamed) = sent(name, &[settings]);
+        let (bytes, streamed) = sent(name, settings);
         let sending: Vec<usize> = (1..=24).filter(|step| bytes[step - 1] > 0.0).collect();
         assert_eq!(sending, sends, "{name}");
         for round in 0..3 {
@@ -103,25 +94,17 @@ fn fragments_divide_the_peak_of_bytes() {
 #[test]
 fn a_delayed_exchange_comes_to_the_same_whenever_it_ends() {
     let program = Program::new();
-    let settings = sets(&[
-        "local.steps=8",
-        "outer={fragments=2,delay=3,momentum=0.5}",
-        "policy.bucketing=parameter",
-    ]);
+    let settings =
+        sets("local.steps=8 outer={fragments=2,delay=3,momentum=0.5} policy.bucketing=parameter");
     let train = |out: &str, more: &[&str]| {
-        program.succeed(&quick(&[&words(STEPS)[..], &["--out", out], &settings, more].concat()));
-        let run = only_run(&program.path(out).join("quick"));
+        let run = program.train_in(out, &[&words(STEPS)[..], &settings, more].concat());
         (weights(&run), told(&run))
     };
     let calm = train("calm", &[]);
-    let stalls = [
-        "--inject",
-        "stall:worker=1,step=4,for=300ms",
-        "--inject",
-        "stall:worker=2,step=6,for=300ms",
-    ];
-    assert!(calm == train("stalled", &stalls));
-    let watched = sets(&["exchange.compare_replicas_every=1", "record.histograms_every=1"]);
+    let stalls =
+        "--inject stall:worker=1,step=4,for=300ms --inject stall:worker=2,step=6,for=300ms";
+    assert!(calm == train("stalled", &words(stalls)));
+    let watched = sets("exchange.compare_replicas_every=1 record.histograms_every=1");
     assert!(calm.0 == train("watched", &watched).0);
 }
 
@@ -130,14 +113,14 @@ fn a_delayed_exchange_comes_to_the_same_whenever_it_ends() {
 fn what_is_evaluated_are_the_outer_weights() {
     let program = Program::new();
     // Epochs end with steps 10 and 20.
-    let tested = |name: &str, settings: &[&str]| {
-        let run = run(&program, name, &[&["schedule=constant"], settings].concat());
+    let tested = |name: &str, settings: &str| {
+        let run = run(&program, name, &format!("schedule=constant {settings}"));
         numbers(&events(&run, "epoch"), "test_loss")
     };
-    let at_first = tested("at first", &["local.steps=24"]);
+    let at_first = tested("at first", "local.steps=24");
     assert_eq!(at_first[0], at_first[1], "both within the first round");
-    let within = tested("within", &["local.steps=12"]);
-    let ended = tested("ended", &["local.steps=12", "train.max_steps=12"]);
+    let within = tested("within", "local.steps=12");
+    let ended = tested("ended", "local.steps=12 train.max_steps=12");
     assert_eq!(within[0], at_first[0], "the weights that the run began with");
     assert_eq!(within[1], *ended.last().unwrap(), "those of step 12");
     assert!(within[0] != within[1] && within[1] != within[2], "{within:?}");
@@ -148,23 +131,15 @@ fn what_is_evaluated_are_the_outer_weights() {
 #[test]
 fn momentum_and_statistics_are_averaged_at_the_end_of_a_round() {
     let program = Program::new();
-    let ranks = |name: &str, state: &str, batch_norm: &str| {
-        let settings = [
-            "dataset=synthetic-cifar10",
-            "model=resnet8",
-            "train.batch=2",
-            "train.max_steps=6",
-            "optimizer.momentum=0.5",
-            "local.steps=3",
-            "checkpoint.every_steps=3",
-            state,
-            batch_norm,
-        ];
-        let folder = run(&program, name, &settings).join("checkpoints/step-00000003");
+    let base = "dataset=synthetic-cifar10 model=resnet8 train.batch=2 train.max_steps=6 \
+                optimizer.momentum=0.5 local.steps=3 checkpoint.every_steps=3";
+    let ranks = |name: &str, settings: &str| {
+        let run = run(&program, name, &format!("{base} {settings}"));
+        let folder = run.join("checkpoints/step-00000003");
         Resume::find(&Disk::default(), &folder, false).unwrap().checkpoint.ranks
     };
-    let own = ranks("own", "local.state=own", "train.batch_norm=averaged");
-    let mean = ranks("mean", "local.state=averaged", "train.batch_norm=synchronised");
+    let own = ranks("own", "local.state=own train.batch_norm=averaged");
+    let mean = ranks("mean", "local.state=averaged train.batch_norm=synchronised");
     let mut averaged = 0;
     for (name, tensor) in mean[0].0.iter().filter(|(name, _)| !name.starts_with("exchange/")) {
         let of = |rank: &Tensors| rank.f32s(name, &tensor.shape).unwrap().to_vec();
@@ -183,72 +158,62 @@ fn momentum_and_statistics_are_averaged_at_the_end_of_a_round() {
 fn what_local_steps_do_not_go_with_is_refused() {
     let program = Program::new();
     for (settings, said) in [
-        (&["local.steps=0"][..], "local.steps = 0 must be a whole number of at least 1"),
-        (&["outer.momentum=1"], "outer.momentum = 1 must be a number from 0, below 1"),
-        (&["outer.learning_rate=0"], "outer.learning_rate = 0 must be a number above 0"),
-        (&["outer.nesterov=true"], "outer.nesterov = true needs outer.momentum"),
+        ("local.steps=0", "local.steps = 0 must be a whole number of at least 1"),
+        ("outer.momentum=1", "outer.momentum = 1 must be a number from 0, below 1"),
+        ("outer.learning_rate=0", "outer.learning_rate = 0 must be a number above 0"),
+        ("outer.nesterov=true", "outer.nesterov = true needs outer.momentum"),
         (
-            &["local.steps=2", "exchange.overlap=true", "policy.bucketing=parameter"],
+            "local.steps=2 exchange.overlap=true policy.bucketing=parameter",
             "write exchange.overlap = false",
         ),
-        (&["outer.fragments=0"], "outer.fragments = 0 must be a whole number of at least 1"),
+        ("outer.fragments=0", "outer.fragments = 0 must be a whole number of at least 1"),
         (
-            &["outer.fragments=3", "local.steps=2"],
+            "outer.fragments=3 local.steps=2",
             "write outer.fragments = 2 or fewer, or local.steps = 3 or more",
         ),
-        (&["outer.delay=1"], "write outer.delay = 0, or more local.steps"),
-        (&["local.steps=8", "outer={fragments=2,delay=4}"], "write outer.delay = 3 or less"),
-        (&["outer.mix=1"], "outer.mix = 1 must be a number from 0, below 1"),
+        ("outer.delay=1", "write outer.delay = 0, or more local.steps"),
+        ("local.steps=8 outer={fragments=2,delay=4}", "write outer.delay = 3 or less"),
+        ("outer.mix=1", "outer.mix = 1 must be a number from 0, below 1"),
         (
-            &["local.steps=4", "outer={fragments=2}", "policy.clip_norm=1"],
+            "local.steps=4 outer={fragments=2} policy.clip_norm=1",
             "policy.clip_norm needs the norm of all",
         ),
         (
-            &["local.steps=4", "outer={delay=2}", "local.state=averaged"],
+            "local.steps=4 outer={delay=2} local.state=averaged",
             "local.state = \"own\", or outer.delay = 0",
         ),
+        ("local.steps=4 outer={delay=2} average.kind=lookahead", "write average.kind = \"ema\""),
         (
-            &["local.steps=4", "outer={delay=2}", "average.kind=lookahead"],
-            "write average.kind = \"ema\"",
-        ),
-        (
-            &[
-                "local.steps=4",
-                "outer={fragments=2}",
-                "exchange.topology=server",
-                "scheme=qsgd",
-                "exchange.downlink=compressed",
-            ],
+            "local.steps=4 outer={fragments=2} exchange.topology=server scheme=qsgd \
+             exchange.downlink=compressed",
             "leave exchange.downlink out",
         ),
         (
-            &["scheme={kind='signsgd',magnitude='unit',vote='majority'}", "outer.momentum=0.9"],
+            "scheme={kind='signsgd',magnitude='unit',vote='majority'} outer.momentum=0.9",
             "what scheme signsgd sends has no magnitude",
         ),
         (
-            &["scheme={kind='signsgd',magnitude='unit'}", "local.steps=16"],
+            "scheme={kind='signsgd',magnitude='unit'} local.steps=16",
             "sends has no magnitude: with outer.learning_rate = 1 and",
         ),
         (
-            &["scheme={kind='signsgd',magnitude='unit'}", "outer.learning_rate=0.7"],
+            "scheme={kind='signsgd',magnitude='unit'} outer.learning_rate=0.7",
             "such as 0.001 (at most 0.1), or a scheme that sends magnitudes",
         ),
         (
-            &[
-                "policy.rules=[{match='*.bias',scheme={kind='signsgd',magnitude='unit'}}]",
-                "outer.momentum=0.9",
-            ],
+            "policy.rules=[{match='*.bias',scheme={kind='signsgd',magnitude='unit'}}] \
+             outer.momentum=0.9",
             "what scheme signsgd sends has no magnitude",
         ),
         (
-            &["scheme=dgc", "outer.momentum=0.9"],
+            "scheme=dgc outer.momentum=0.9",
             "policy.momentum_correction = 0.9 takes the place of outer.momentum",
         ),
     ] {
         program.refuses(&quick(&sets(settings)), 2, &[said]);
     }
     // How many buckets there are is known with the model.
-    let settings = sets(&["local.steps=99", "outer={fragments=99}"]);
+    let settings = sets("local.steps=99 outer={fragments=99}");
     let parts = [
         "outer.fragments = 99, and the weights lie in one run",
         "policy.bucketing = \"parameter\"",

@@ -1,7 +1,7 @@
 //! Several processes, started by `mpirun`: the run of one process, bit for bit; failures that end
 //! all of them, with a cause. Built with `--features mpi` only.
 
-use crate::common::{Program, begun, events, quick, sets, signal, texts, weights, words};
+use crate::common::{Program, argument, begun, events, quick, sets, signal, texts, weights, words};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,55 +67,31 @@ fn told(run: &Path) -> Vec<Value> {
 #[test]
 fn processes_train_the_run_of_threads() {
     for settings in [
-        &["scheme=dense"][..],
-        &["scheme=sidco"],
-        &["scheme=casq"],
-        &["scheme=optquant"],
-        &["scheme=powersgd"],
-        &["scheme=dqsgd", "exchange.topology=server"],
-        &["scheme=sidco", "exchange.topology={ kind = 'two-level', group = 2 }"],
-        &["scheme=dense", "exchange.topology={ kind = 'two-level', group = 2 }"],
-        &["scheme=powersgd", "exchange.topology={ kind = 'two-level', group = 2 }"],
-        &[
-            "scheme=qsgd",
-            "exchange.topology=sharded",
-            "exchange.downlink=compressed",
-            "policy.bucketing=parameter",
-        ],
-        &[
-            "scheme=topk",
-            "scheme.chunk=256",
-            "scheme.values=2bit",
-            "policy.feedback={ decay = 0.9 }",
-        ],
-        &["scheme=topk", "policy.feedback={ efsgdm = 0.5 }", "optimizer.momentum=0"],
-        &["scheme=demo", "optimizer={ kind = 'sgd', momentum = 0, sign = true }"],
-        &[
-            "scheme=onebit",
-            "optimizer={ kind = 'onebit-adam', warmup_steps = 3 }",
-            "exchange.topology=sharded",
-            "exchange.downlink=compressed",
-            "policy.bucketing=parameter",
-        ],
-        &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
-        &["scheme=topk", "local.steps=3"],
-        &["scheme=topk", "local.steps=3", "outer={fragments=2}", "policy.bucketing=parameter"],
-        &["scheme=qsgd", "local.steps=4", "outer={delay=2}", "exchange.topology=server"],
-        &["scheme=topk", "local.steps=3", "exchange.topology={ kind = 'two-level', group = 2 }"],
-        &[
-            "scheme=sidco",
-            "local.steps=4",
-            "outer={fragments=2,delay=1}",
-            "policy.bucketing=parameter",
-            "exchange.topology={ kind = 'two-level', group = 2 }",
-        ],
-        &[
-            "scheme=qsgd",
-            "local.steps=3",
-            "policy.bucketing=parameter",
-            "exchange.topology=sharded",
-            "exchange.downlink=compressed",
-        ],
+        "scheme=dense",
+        "scheme=sidco",
+        "scheme=casq",
+        "scheme=optquant",
+        "scheme=powersgd",
+        "scheme=dqsgd exchange.topology=server",
+        "scheme=sidco exchange.topology={kind='two-level',group=2}",
+        "scheme=dense exchange.topology={kind='two-level',group=2}",
+        "scheme=powersgd exchange.topology={kind='two-level',group=2}",
+        "scheme=qsgd exchange.topology=sharded exchange.downlink=compressed \
+         policy.bucketing=parameter",
+        "scheme=topk scheme.chunk=256 scheme.values=2bit policy.feedback={decay=0.9}",
+        "scheme=topk policy.feedback={efsgdm=0.5} optimizer.momentum=0",
+        "scheme=demo optimizer={kind='sgd',momentum=0,sign=true}",
+        "scheme=onebit optimizer={kind='onebit-adam',warmup_steps=3} exchange.topology=sharded \
+         exchange.downlink=compressed policy.bucketing=parameter",
+        "scheme=dense exchange.overlap=true policy.bucketing=parameter",
+        "scheme=topk local.steps=3",
+        "scheme=topk local.steps=3 outer={fragments=2} policy.bucketing=parameter",
+        "scheme=qsgd local.steps=4 outer={delay=2} exchange.topology=server",
+        "scheme=topk local.steps=3 exchange.topology={kind='two-level',group=2}",
+        "scheme=sidco local.steps=4 outer={fragments=2,delay=1} policy.bucketing=parameter \
+         exchange.topology={kind='two-level',group=2}",
+        "scheme=qsgd local.steps=3 policy.bucketing=parameter exchange.topology=sharded \
+         exchange.downlink=compressed",
     ] {
         let settings = sets(settings);
         let (_threads, run) = alone(&settings);
@@ -167,7 +143,7 @@ fn a_process_that_is_killed_ends_the_job_and_the_checkpoint_stays() {
     assert_ne!(code, Some(0), "{said}");
     assert!(began.elapsed() < Duration::from_secs(40));
     let run = program.quick_run();
-    let out = program.succeed(&["train", "--resume", run.to_str().unwrap()]);
+    let out = program.succeed(&["train", "--resume", argument(&run)]);
     assert!(!out.is_empty());
     let (_threads, whole) = alone(&[]);
     assert!(weights(&run) == weights(&whole));
@@ -216,7 +192,7 @@ fn what_does_not_fit_or_differs_is_refused_by_all() {
         let parts = ["workers = 3", "has started 2 processes", "leave `workers` out"];
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     }
-    let (code, said) = launch(&program, "2", &sets(&["exchange.topology=sharded"]));
+    let (code, said) = launch(&program, "2", &sets("exchange.topology=sharded"));
     assert_ne!(code, Some(0));
     assert!(said.contains("write exchange.topology = \"allgather\""), "{said}");
 
@@ -238,7 +214,7 @@ fn a_group_on_two_hosts_is_refused_by_all() {
     if !named.is_ok_and(|output| output.status.success()) {
         return;
     }
-    let two = sets(&["scheme=topk", "exchange.topology={ kind = 'two-level', group = 2 }"]);
+    let two = sets("scheme=topk exchange.topology={kind='two-level',group=2}");
     for (mapping, fits) in [("slot", true), ("node", false)] {
         let program = Program::new();
         fs::write(program.path("hosts"), "192.0.2.1 slots=2\n192.0.2.2 slots=2\n").unwrap();

@@ -1,7 +1,7 @@
 //! The virtual network, from the command line: runs are recorded and replayed.
 
 use crate::common::{
-    Program, entries, events, json_lines, number, numbers, only_run, quick, says, sets,
+    Program, argument, entries, events, json_lines, number, numbers, only_run, quick, says, sets,
 };
 use serde_json::Value;
 use std::fs;
@@ -21,7 +21,7 @@ fn recorded(run: &Path) -> Vec<Value> {
 
 /// `network replay --json` of a run.
 fn replayed(program: &Program, run: &Path, more: &[&str]) -> Vec<Value> {
-    let run = run.to_str().unwrap();
+    let run = argument(run);
     program.rows(&[&["network", "replay", run, "--json"], more].concat())
 }
 
@@ -64,7 +64,7 @@ fn every_step_is_recorded_and_any_link_can_be_replayed() {
 #[test]
 fn a_replay_leaves_tables_plots_and_curves() {
     let (program, run) = trained(&["--scheme", "dense"]);
-    let path = run.to_str().unwrap();
+    let path = argument(&run);
     let table = program.succeed(&["network", "replay", path, "--to", "0.01,1"]);
     says(&table, &["ring allreduce", "100mbit", "1gbit", "10gbit", "to 1 %", "to 100 %", "never"]);
     let folder = run.join("network");
@@ -115,8 +115,7 @@ fn a_replay_leaves_tables_plots_and_curves() {
 /// none; the last step waits for all.
 #[test]
 fn a_round_in_fragments_is_replayed_as_it_went() {
-    let rounds =
-        sets(&["local.steps=4", "outer={fragments=2,delay=1}", "policy.bucketing=parameter"]);
+    let rounds = sets("local.steps=4 outer={fragments=2,delay=1} policy.bucketing=parameter");
     let (program, run) = trained(&[&["--scheme", "topk"], &rounds[..]].concat());
     let sent = numbers(&events(&run, "step"), "wire_bytes");
     for (step, row) in (1..).zip(&recorded(&run)[1..]) {
@@ -158,7 +157,7 @@ fn runs_are_compared() {
 }
 
 fn what_cannot_be_replayed_is_refused(program: &Program, run: &Path) {
-    let path = run.to_str().unwrap();
+    let path = argument(run);
     for (arguments, part) in [
         (&["--links", "fast"][..], "such as 250mbit"),
         (&["--links", "0mbit"], "bandwidth = 0"),
@@ -200,5 +199,5 @@ fn links_with_names_are_listed() {
 fn a_recipe_may_leave_the_record_out() {
     let (program, run) = trained(&["--set", "record.network=false"]);
     assert!(!run.join("network.jsonl").exists());
-    program.refuses(&["network", "replay", run.to_str().unwrap()], 1, &["record.network=false"]);
+    program.refuses(&["network", "replay", argument(&run)], 1, &["record.network=false"]);
 }

@@ -9,15 +9,14 @@ struct Run {
     weights: Vec<(String, Vec<u8>)>,
 }
 
-fn run(overlap: bool, settings: &[&str]) -> Run {
+fn run(overlap: bool, settings: &str) -> Run {
     let program = Program::new();
-    let overlap = format!("exchange.overlap={overlap}");
-    let overlap = sets(&[&overlap, "exchange.overlap_bytes=4096"]);
-    let run = program.train(&[overlap, sets(settings)].concat());
+    let settings = format!("exchange.overlap={overlap} exchange.overlap_bytes=4096 {settings}");
+    let run = program.train(&sets(&settings));
     Run { steps: events(&run, "step"), weights: weights(&run) }
 }
 
-fn same(settings: &[&str]) -> Run {
+fn same(settings: &str) -> Run {
     let (sequential, overlapped) = (run(false, settings), run(true, settings));
     assert_eq!(sequential.steps.len(), overlapped.steps.len());
     for (a, b) in sequential.steps.iter().zip(&overlapped.steps) {
@@ -38,24 +37,19 @@ const TEXT_MODELS: [&str; 3] = ["model=textcnn", "model=bilstm", "model=transfor
 #[test]
 fn text_models_overlap_without_a_trace() {
     for model in TEXT_MODELS {
-        let steps = ["train.max_steps=5", "train.batch=8", "policy.bucketing=parameter"];
-        same(&[&[model], &steps[..]].concat());
+        same(&format!("{model} train.max_steps=5 train.batch=8 policy.bucketing=parameter"));
     }
 }
 
 /// A momentum that leaves as frequencies, and one that ranks share.
 #[test]
 fn momenta_overlap_without_a_trace() {
-    let steps =
-        ["train.max_steps=6", "train.batch=8", "policy.bucketing=parameter", "model=transformer"];
+    let steps = "train.max_steps=6 train.batch=8 policy.bucketing=parameter model=transformer";
     for momentum in [
-        [
-            "scheme=demo",
-            "optimizer={ kind = 'sgd', momentum = 0, sign = true, learning_rate = 0.01 }",
-        ],
-        ["scheme=onebit", "optimizer={ kind = 'onebit-adam', warmup_steps = 3 }"],
+        "scheme=demo optimizer={kind='sgd',momentum=0,sign=true,learning_rate=0.01}",
+        "scheme=onebit optimizer={kind='onebit-adam',warmup_steps=3}",
     ] {
-        same(&[&momentum[..], &steps].concat());
+        same(&format!("{momentum} {steps}"));
     }
 }
 
@@ -63,27 +57,18 @@ fn momenta_overlap_without_a_trace() {
 /// want the local gradient.
 #[test]
 fn images_overlap_without_a_trace() {
-    same(&[
-        "dataset=synthetic-cifar10",
-        "model=resnet20",
-        "samples.train=52",
-        "samples.test=16",
-        "workers=3",
-        "train.batch=4",
-        "train.accumulate=2",
-        "train.max_steps=6",
-        "record.histograms_every=4",
-        "scheme={ kind = \"topk\", ratio = 0.05 }",
-        "policy.bucketing={ bytes = 32768 }",
-        "policy.dense_below=100",
-    ]);
+    same(
+        "dataset=synthetic-cifar10 model=resnet20 samples.train=52 samples.test=16 workers=3 \
+         train.batch=4 train.accumulate=2 train.max_steps=6 record.histograms_every=4 \
+         scheme={kind='topk',ratio=0.05} policy.bucketing={bytes=32768} policy.dense_below=100",
+    );
 }
 
 #[test]
 fn learning_schemes_overlap_without_a_trace() {
     for scheme in ["casq", "sidco", "optquant", "dqsgd", "aggregation-aware", "half", "powersgd"] {
-        let scheme = format!("scheme={scheme}");
-        same(&[&scheme, "policy.bucketing=parameter", "train.max_steps=4", "train.batch=8"]);
+        let steps = "policy.bucketing=parameter train.max_steps=4 train.batch=8";
+        same(&format!("scheme={scheme} {steps}"));
     }
 }
 
@@ -95,7 +80,7 @@ fn what_cannot_overlap_is_refused() {
         ("policy.clip_norm=1", "policy.clip_norm"),
         ("exchange.overlap_bytes=-1", "overlap_bytes"),
     ] {
-        let sets = sets(&["exchange.overlap=true", "policy.bucketing=parameter", setting]);
-        program.refuses(&quick(&sets), 2, &[says]);
+        let overlap = format!("exchange.overlap=true policy.bucketing=parameter {setting}");
+        program.refuses(&quick(&sets(&overlap)), 2, &[says]);
     }
 }

@@ -1,7 +1,7 @@
 //! Bad input, from the command line: each is refused with what, where and what to do, and leaves
 //! nothing half-written.
 
-use crate::common::{Program, events, forged, only_run, quick, quickly, says, texts, words};
+use crate::common::{Program, events, forged, only_run, quick, says, texts, words};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -167,7 +167,8 @@ fn missing_and_damaged_data_is_told_with_file_and_place() {
 #[test]
 fn damaged_text_is_told_with_record_and_byte() {
     let program = Program::new();
-    let train = quickly("--set dataset=ag-news --set dataset.dir=data --set dataset.partial=true");
+    let train =
+        quick(&words("--set dataset=ag-news --set dataset.dir=data --set dataset.partial=true"));
     program.succeed(&["data", "synth", "ag-news", "--dir", "data"]);
     let file = program.path("data/ag_news_csv/train.csv");
     let good = fs::read_to_string(&file).unwrap();
@@ -189,7 +190,7 @@ fn a_loss_that_is_no_number_stops_every_rank_before_the_update() {
     let program = Program::new();
     let line = "--workers 3 --set optimizer.learning_rate=1e38 --set train.max_steps=40 \
                 --set schedule=constant";
-    let error = program.refuse(&quickly(line), 1);
+    let error = program.refuse(&quick(&words(line)), 1);
     assert!(error.contains("worker") && error.contains("step"), "{error}");
     assert!(
         error.contains("loss is") || error.contains("non-finite") || error.contains("overflow"),
@@ -228,11 +229,8 @@ fn models_that_are_none_are_refused() {
 #[test]
 fn damaged_models_are_refused_and_equal_runs_leave_equal_ones() {
     let program = Program::new();
-    let model = |out: &str| {
-        program.succeed(&quick(&["--out", out]));
-        let file = only_run(&program.path(out).join("quick")).join("last/model.safetensors");
-        fs::read(file).unwrap()
-    };
+    let model =
+        |out: &str| fs::read(program.train_in(out, &[]).join("last/model.safetensors")).unwrap();
     let good = model("here");
     assert!(good == model("there"), "where a run is written is no part of its model");
     let eval = |bytes: &[u8]| {

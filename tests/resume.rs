@@ -1,7 +1,8 @@
 //! Runs that are interrupted and go on: what they lead to, and what they refuse.
 
 use crate::common::{
-    Program, entries, events, number, numbers, only_run, quick, says, sets, told, weights, words,
+    Program, argument, entries, events, number, numbers, only_run, quick, says, sets, told,
+    weights, words,
 };
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
@@ -19,8 +20,7 @@ const STEPS: &str = "--set samples.train=480 --set samples.test=60 --set train.b
 
 /// A run that nothing disturbed, and its checkpoints in order.
 fn undisturbed(program: &Program, out: &str, more: &[&str]) -> (PathBuf, Vec<PathBuf>) {
-    program.succeed(&quick(&[&words(STEPS)[..], &["--workers", "3", "--out", out], more].concat()));
-    let run = only_run(&program.path(out).join("quick"));
+    let run = program.train_in(out, &[&words(STEPS)[..], &["--workers", "3"], more].concat());
     let checkpoints = checkpoints(&run);
     assert!(checkpoints.len() >= 2, "{checkpoints:?}");
     (run, checkpoints)
@@ -32,15 +32,6 @@ fn checkpoints(run: &Path) -> Vec<PathBuf> {
 
 fn model(run: &Path, which: &str) -> Vec<u8> {
     fs::read(run.join(which).join("model.safetensors")).unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// Goes on from a run or a checkpoint.
-fn resume(program: &Program, from: &Path, more: &[&str]) {
-    program.succeed(&[&["train", "--quiet", "--resume", text(from)], more].concat());
 }
 
 /// What a run's record tells, and its best and its last model.
@@ -75,19 +66,14 @@ fn every_scheme_goes_on_bit_for_bit() {
             variants.push(vec!["--scheme", name, "--set", "policy.momentum_correction=0.9"]);
         }
         if name == "topk" {
-            let buckets = ["--set", "policy.bucketing=parameter"];
-            variants.push([&buckets[..], &["--set", "exchange.overlap=true"]].concat());
+            variants.push(sets("policy.bucketing=parameter exchange.overlap=true"));
             let rules =
                 "policy.rules=[{match='*.bias',scheme='qsgd'},{match='fc.*',scheme='powersgd'}]";
-            variants.push(vec!["--set", rules]);
+            variants.push(sets(rules));
         }
         if name == "onebit" {
-            for optimizer in [
-                "optimizer={kind='onebit-adam',warmup_steps=5}",
-                "optimizer={kind='onebit-adam',warmup_steps=9}",
-            ] {
-                variants.push(vec!["--scheme", name, "--set", optimizer]);
-            }
+            variants.push(sets("scheme=onebit optimizer={kind='onebit-adam',warmup_steps=5}"));
+            variants.push(sets("scheme=onebit optimizer={kind='onebit-adam',warmup_steps=9}"));
         }
         for (number, variant) in variants.iter().enumerate() {
             let adam = variant.iter().any(|word| word.contains("onebit-adam"));
@@ -97,7 +83,7 @@ fn every_scheme_goes_on_bit_for_bit() {
             let before = Outcome::of(&run);
             let from = &checkpoints[0];
             assert!(!from.ends_with("step-00000010"), "in the middle of an epoch");
-            resume(&program, from, &[]);
+            program.resume(from, &[]);
             before.is_of(&run, name);
             assert_eq!(events(&run, "finished").len(), 1);
         }
@@ -123,7 +109,7 @@ fn batch_norm_and_running_means_go_on_bit_for_bit() {
         let before = Outcome::of(&run);
         for _ in 0..2 {
             let from = checkpoints(&run).into_iter().rev().nth(1).unwrap();
-            resume(&program, &from, &[]);
+            program.resume(&from, &[]);
             before.is_of(&run, &batch_norm);
         }
     }
@@ -152,11 +138,11 @@ fn a_run_in_bf16_goes_on_bit_for_bit_and_in_f32_only_by_force() {
         let again = weights(&only_run(&program.path("again").join("quick")));
         assert!(again == trained, "{model} on two threads");
         let from = checkpoints(&run)[1].clone();
-        resume(&program, &from, &[]);
+        program.resume(&from, &[]);
         before.is_of(&run, model);
-        let line = ["train", "--quiet", "--resume", text(&from), "--set", "precision=f32"];
+        let line = ["train", "--quiet", "--resume", argument(&from), "--set", "precision=f32"];
         program.refuses(&line, 2, &["precision was \"bf16-emulated\"", "--force"]);
-        resume(&program, &from, &["--set", "precision=f32", "--force"]);
+        program.resume(&from, &["--set", "precision=f32", "--force"]);
         assert!(weights(&run) != trained, "{model} in f32");
     }
 }
@@ -180,12 +166,12 @@ fn averages_go_on_bit_for_bit() {
         let run = program.quick_run();
         let before = Outcome::of(&run);
         let from = checkpoints(&run);
-        resume(&program, &from[1], &[]);
+        program.resume(&from[1], &[]);
         before.is_of(&run, &average);
 
-        resume(&program, &from[1], &["--workers", "3"]);
+        program.resume(&from[1], &["--workers", "3"]);
         assert!(model(&run, "last") != before.models[1], "{average}");
-        resume(&program, &from[0], &["--force", "--set", "average.decay=0.8"]);
+        program.resume(&from[0], &["--force", "--set", "average.decay=0.8"]);
     }
 }
 
@@ -203,16 +189,11 @@ fn a_round_of_local_steps_goes_on_bit_for_bit() {
         ("local={steps=5,after=4}", "outer={delay=3}", "powersgd"),
     ] {
         let program = Program::new();
-        let sets = sets(&[
-            round,
-            outer,
-            "policy.bucketing=parameter",
-            "optimizer.momentum=0.9",
-            "average={kind=\"ema\",every=3}",
-            "checkpoint.keep_best=true",
-        ]);
-        let (run, checkpoints) =
-            undisturbed(&program, "out", &[&sets[..], &["--scheme", scheme]].concat());
+        let settings = format!(
+            "{round} {outer} scheme={scheme} policy.bucketing=parameter optimizer.momentum=0.9 \
+             average={{kind='ema',every=3}} checkpoint.keep_best=true"
+        );
+        let (run, checkpoints) = undisturbed(&program, "out", &sets(&settings));
         let before = Outcome::of(&run);
         // The end of an epoch, whose model is the best so far, lies within a round unless that is one step.
         let within = checkpoints.iter().find(|path| path.ends_with("step-00000010"));
@@ -223,12 +204,12 @@ fn a_round_of_local_steps_goes_on_bit_for_bit() {
         let shared = fs::read(within.join("optimizer.safetensors")).unwrap();
         let on_its_way = shared.windows(14).any(|name| name == b"outer/received");
         assert_eq!(on_its_way, outer.contains("delay"), "{round} {outer}");
-        resume(&program, within, &[]);
+        program.resume(within, &[]);
         before.is_of(&run, round);
-        resume(&program, &checkpoints[0], &[]);
+        program.resume(&checkpoints[0], &[]);
         before.is_of(&run, round);
 
-        let (_, said) = program.outputs(&["train", "--resume", text(within), "--workers", "2"]);
+        let (_, said) = program.outputs(&["train", "--resume", argument(within), "--workers", "2"]);
         says(&said, &["weights within a round, are the mean over the ranks"]);
         let note =
             ["a step takes 32 samples, and 48 up to this checkpoint", "The usual rule for SGD"];
@@ -244,10 +225,10 @@ fn an_average_that_was_not_kept_and_a_longer_schedule_are_refused() {
     let (run, checkpoints) = undisturbed(&program, "out", &[]);
     let before = told(&run);
     let change = ["--force", "--set", "average={kind=\"ema\"}"];
-    let begin = ["train", "--quiet", "--resume", text(&checkpoints[0])];
+    let begin = ["train", "--quiet", "--resume", argument(&checkpoints[0])];
     let parts = ["average.kind must be what the run was begun with"];
     program.refuses(&[&begin[..], &change[..]].concat(), 1, &parts);
-    let longer = ["train", "--resume", text(&run), "--set", "train.max_steps=30"];
+    let longer = ["train", "--resume", argument(&run), "--set", "train.max_steps=30"];
     program.refuses(&longer, 2, &["train.max_steps was 24, is 30: the schedule spans"]);
     assert_eq!(told(&run), before);
 }
@@ -258,17 +239,17 @@ fn an_average_that_was_not_kept_and_a_longer_schedule_are_refused() {
 fn rows_that_wait_go_on_bit_for_bit() {
     for (scheme, nesterov) in [("dense", "false"), ("nonzero", "true")] {
         let program = Program::new();
-        let nesterov = format!("optimizer.nesterov={nesterov}");
-        let mut settings = sets(&["optimizer.momentum=0.9", &nesterov]);
-        settings.extend(["--scheme", scheme]);
+        let settings =
+            format!("scheme={scheme} optimizer.momentum=0.9 optimizer.nesterov={nesterov}");
+        let settings = sets(&settings);
         let (run, checkpoints) = undisturbed(&program, "out", &settings);
         let before = Outcome::of(&run);
         let optimizer = fs::read(checkpoints[0].join("optimizer.safetensors")).unwrap();
         assert!(optimizer.windows(13).any(|name| name == b"waiting/since"), "no row waits");
-        resume(&program, &checkpoints[0], &[]);
+        program.resume(&checkpoints[0], &[]);
         before.is_of(&run, scheme);
 
-        let often = sets(&["exchange.compare_replicas_every=1", "checkpoint.every_steps=2"]);
+        let often = sets("exchange.compare_replicas_every=1 checkpoint.every_steps=2");
         let (other, _) = undisturbed(&program, "often", &[settings, often].concat());
         let [other, run] = [&other, &run].map(|run| weights(run));
         assert!(other == run, "{scheme}: read more often");
@@ -279,13 +260,13 @@ fn rows_that_wait_go_on_bit_for_bit() {
 #[test]
 fn a_killed_run_goes_on_bit_for_bit() {
     let program = Program::new();
-    let sets = words("--set checkpoint.every_steps=1 --set checkpoint.keep_last=2");
-    let (run, _) = undisturbed(&program, "out", &sets);
+    let often = sets("checkpoint.every_steps=1 checkpoint.keep_last=2");
+    let (run, _) = undisturbed(&program, "out", &often);
     let (expected, model_expected) = (told(&run), model(&run, "last"));
 
     let program = Program::new();
-    let sets = [&words(STEPS)[..], &["--workers", "3", "--out", "out"], &sets].concat();
-    let mut arguments: Vec<String> = quick(&sets).iter().map(ToString::to_string).collect();
+    let begin = [&words(STEPS)[..], &["--workers", "3", "--out", "out"], &often].concat();
+    let mut arguments: Vec<String> = quick(&begin).iter().map(ToString::to_string).collect();
     let mut kills = 0;
     let model_found = loop {
         let mut command = program.command(&[]);
@@ -309,7 +290,7 @@ fn a_killed_run_goes_on_bit_for_bit() {
         let run = holds_one.then(|| only_run(&runs));
         let begun = run.as_ref().is_some_and(|run| {
             run.join("checkpoints").is_dir()
-                && checkpoints(run).iter().any(|path| text(path).contains("/step-"))
+                && checkpoints(run).iter().any(|path| argument(path).contains("/step-"))
         });
         match (status, run) {
             (Some(status), Some(run)) => {
@@ -318,8 +299,9 @@ fn a_killed_run_goes_on_bit_for_bit() {
                 break model(&run, "last");
             }
             (_, Some(run)) if begun => {
-                arguments =
-                    ["train", "--quiet", "--resume", text(&run)].map(ToString::to_string).into();
+                arguments = ["train", "--quiet", "--resume", argument(&run)]
+                    .map(ToString::to_string)
+                    .into();
             }
             (_, Some(run)) => fs::remove_dir_all(run.parent().unwrap()).unwrap(),
             (status, None) => assert!(status.is_none(), "{status:?}"),
@@ -341,7 +323,8 @@ fn other_numbers_of_workers_go_on_with_every_sample() {
         let copy = program.path(&format!("copy-{workers}"));
         copy_folder(&run, &copy);
         let from = copy.join("checkpoints").join(from.file_name().unwrap());
-        let (_, said) = program.outputs(&["train", "--resume", text(&from), "--workers", workers]);
+        let (_, said) =
+            program.outputs(&["train", "--resume", argument(&from), "--workers", workers]);
         assert!(said.contains(&format!("{workers} workers go on with the state of 3")), "{said}");
         assert!(said.contains("after 336 of its 480 samples"), "{said}");
         let steps_told = events(&copy, "step");
@@ -375,7 +358,7 @@ fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
     let program = Program::new();
     let schedule = ["--set", "schedule={kind=\"constant\"}"];
     let (run, _) = undisturbed(&program, "out", &schedule);
-    let begin = ["train", "--quiet", "--resume", text(&run)];
+    let begin = ["train", "--quiet", "--resume", argument(&run)];
     let resume = |more: &[&'static str]| [&begin[..], more].concat();
     let changed = ["--set", "train.batch=8", "--set", "policy.dense_below=7", "--seed", "9"];
     let error = program.refuse(&resume(&changed), 2);
@@ -385,7 +368,8 @@ fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
     program.refuses(&resume(&["--set", "train.bach=8"]), 2, &["did you mean"]);
     // The run's written recipe is its recipe, and errors are measured as often as steps are recorded.
     let written = run.join("recipe.toml");
-    let again = ["train", text(&written), "--resume", text(&run), "--set", "record.every=3"];
+    let again =
+        ["train", argument(&written), "--resume", argument(&run), "--set", "record.every=3"];
     let shown = program.succeed(&[&again[..], &["--dry-run"]].concat());
     says(&shown, &["every = 3", "measure_every = 3"]);
 
@@ -430,17 +414,17 @@ fn what_cannot_go_on_stays_as_it_is() {
         (["--workers", "2", "--quiet"], "workers was 3, is 2"),
     ] {
         let parts = ["no step is left", part];
-        program.refuses(&[&["train", "--resume", text(&run)], &more[..]].concat(), 1, &parts);
+        program.refuses(&[&["train", "--resume", argument(&run)], &more[..]].concat(), 1, &parts);
         assert!(files(&run) == before, "{more:?} has changed the run");
     }
-    let from = text(&checkpoints[0]);
+    let from = argument(&checkpoints[0]);
     let parts = ["taking up", "residual"];
     program.refuses(&["train", "--resume", from, "--scheme", "dense", "--force"], 1, &parts);
     assert!(files(&run) == before, "another scheme has changed the run");
 
-    let (_, said) = program.outputs(&["train", "--resume", text(&run)]);
+    let (_, said) = program.outputs(&["train", "--resume", argument(&run)]);
     assert!(said.contains("has taken all its 24 steps"), "{said}");
-    resume(&program, &checkpoints[0], &[]);
+    program.resume(&checkpoints[0], &[]);
     assert_eq!(told(&run), told_before);
 }
 
@@ -453,14 +437,14 @@ fn the_network_is_recorded_from_the_first_step_or_not_at_all() {
         let (run, checkpoints) = undisturbed(&program, &set, &["--set", &begun]);
         let before = files(&run);
         let changed =
-            ["train", "--quiet", "--resume", text(&checkpoints[0]), "--set", set.as_str()];
+            ["train", "--quiet", "--resume", argument(&checkpoints[0]), "--set", set.as_str()];
         for force in [vec![], vec!["--force"]] {
             let parts = ["record.network was", "go on with record.network as it was"];
             program.refuses(&[&changed[..], &force].concat(), 2, &parts);
         }
         assert!(files(&run) == before, "{set} has changed the run");
-        resume(&program, &checkpoints[0], &[]);
-        program.succeed(&["compare", text(&run)]);
+        program.resume(&checkpoints[0], &[]);
+        program.succeed(&["compare", argument(&run)]);
     }
 }
 
@@ -473,21 +457,20 @@ fn what_was_cut_off_before_its_first_checkpoint_begins_again() {
     program.run(&quick(&[&rare[..], &["--inject", "kill:step=5"]].concat()));
     let run = program.quick_run();
     assert!(events(&run, "finished").is_empty() && !run.join("checkpoints").exists());
-    program.refuses(&["eval", text(&run)], 1, &["there is no model at"]);
-    let dry = program.succeed(&["train", "--resume", text(&run), "--dry-run"]);
+    program.refuses(&["eval", argument(&run)], 1, &["there is no model at"]);
+    let dry = program.succeed(&["train", "--resume", argument(&run), "--dry-run"]);
     assert!(dry.contains("max_steps = 12"), "{dry}");
-    resume(&program, &run, &[]);
+    program.resume(&run, &[]);
     assert_eq!(events(&run, "finished").len(), 1);
     assert_eq!(number(&events(&run, "step")[0], "step"), 1.0);
     let mut cut = run.clone().into_os_string();
     cut.push("-cut-off-1");
     assert!(Path::new(&cut).join("metrics.jsonl").exists(), "nothing is removed");
-    program.succeed(&quick(&[&rare[..], &["--out", "straight"]].concat()));
-    let straight = only_run(&program.path("straight/quick"));
+    let straight = program.train_in("straight", &rare);
     assert!(model(&run, "last") == model(&straight, "last"));
 
     fs::remove_dir_all(run.join("checkpoints")).unwrap();
-    program.refuses(&["train", "--resume", text(&run)], 1, &["there is no checkpoint in"]);
+    program.refuses(&["train", "--resume", argument(&run)], 1, &["there is no checkpoint in"]);
 }
 
 #[test]
@@ -503,8 +486,8 @@ fn damaged_checkpoints_are_passed_over_and_told() {
     fs::write(&file, bytes).unwrap();
 
     let parts = ["rank-0001.safetensors", "checksum", "--resume"];
-    program.refuses(&["train", "--resume", text(newest)], 1, &parts);
-    let (_, said) = program.outputs(&["train", "--resume", text(&run)]);
+    program.refuses(&["train", "--resume", argument(newest)], 1, &parts);
+    let (_, said) = program.outputs(&["train", "--resume", argument(&run)]);
     assert!(said.contains("a newer checkpoint is damaged"), "{said}");
     assert_eq!((told(&run), model(&run, "last")), expected);
 
@@ -515,28 +498,28 @@ fn damaged_checkpoints_are_passed_over_and_told() {
     newer["version"] = 3.into();
     fs::write(&manifest, newer.to_string()).unwrap();
     let parts = ["version 3", "the program that wrote it", "name an older one"];
-    program.refuses(&["train", "--resume", text(&run)], 1, &parts);
-    let said = program.refuse(&["train", "--resume", text(newest)], 1);
+    program.refuses(&["train", "--resume", argument(&run)], 1, &parts);
+    let said = program.refuse(&["train", "--resume", argument(newest)], 1);
     assert!(said.contains("version 3") && !said.contains("damaged"), "{said}");
     fs::write(&manifest, ours).unwrap();
-    program.succeed(&["train", "--resume", text(&run)]);
+    program.succeed(&["train", "--resume", argument(&run)]);
     assert_eq!((told(&run), model(&run, "last")), expected);
 
     for folder in entries(&run.join("checkpoints")) {
         fs::remove_file(folder.join("manifest.json")).unwrap();
     }
-    program.refuses(&["train", "--resume", text(&run)], 1, &["no checkpoint", "manifest.json"]);
+    program.refuses(&["train", "--resume", argument(&run)], 1, &["no checkpoint", "manifest.json"]);
     fs::remove_dir_all(run.join("checkpoints")).unwrap();
-    program.refuses(&["train", "--resume", text(&run)], 1, &["there is no checkpoint in"]);
+    program.refuses(&["train", "--resume", argument(&run)], 1, &["there is no checkpoint in"]);
     program.refuses(&["train", "--resume", "nowhere/at/all"], 1, &["there is no run at nowhere"]);
 }
 
 #[test]
 fn the_newest_and_the_best_are_kept() {
     let program = Program::new();
-    let sets = words("--set checkpoint.every_steps=1 --set checkpoint.keep_last=2");
-    let best = words("--set checkpoint.keep_best=true --set optimizer.learning_rate=30");
-    let (run, checkpoints) = undisturbed(&program, "out", &[&sets[..], &best].concat());
+    let best = "checkpoint.every_steps=1 checkpoint.keep_last=2 checkpoint.keep_best=true \
+                optimizer.learning_rate=30";
+    let (run, checkpoints) = undisturbed(&program, "out", &sets(best));
     let epochs = events(&run, "epoch");
     let accuracy = |epoch: &Value| number(epoch, "test_accuracy");
     let best = epochs.iter().rev().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).unwrap();
@@ -545,7 +528,7 @@ fn the_newest_and_the_best_are_kept() {
     assert!((2..=3).contains(&checkpoints.len()), "{checkpoints:?}");
     assert!(checkpoints.last().unwrap().ends_with("step-00000024"));
     // A checkpoint holds a model as any other.
-    let evaluated = program.succeed(&["eval", "--json", text(&checkpoints[0])]);
+    let evaluated = program.succeed(&["eval", "--json", argument(&checkpoints[0])]);
     assert!(evaluated.contains("test_accuracy"), "{evaluated}");
 
     let program = Program::new();

@@ -1,6 +1,6 @@
 //! Runs by name, by tag and as `last`: what is listed, and what a word means.
 
-use crate::common::{Program, quick, quickly, words};
+use crate::common::{Program, quick, words};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ fn folder(program: &Program, name: &str) -> PathBuf {
 fn a_name_stands_for_a_folder_everywhere() {
     let program = Program::new();
     assert!(program.succeed(&["runs", "."]).contains("no run"));
-    program.succeed(&quickly("--name one --tag paper --tag draft --scheme dense"));
-    program.succeed(&quickly("--name two --tag paper --scheme topk --set train.max_steps=3"));
+    program.succeed(&quick(&words("--name one --tag paper --tag draft --scheme dense")));
+    program.succeed(&quick(&words("--name two --tag paper --scheme topk --set train.max_steps=3")));
     let [one, two] = ["one", "two"].map(|name| folder(&program, name));
     assert!(one.to_string_lossy().ends_with("Z-one"), "TensorBoard shows it: {}", one.display());
 
@@ -77,6 +77,6 @@ fn a_name_stands_for_a_folder_everywhere() {
         program.refuses(&quick(&["--name", bad]), 2, &["name"]);
     }
 
-    program.succeed(&quickly("--name one --seed 2 --set train.max_steps=1"));
+    program.succeed(&quick(&words("--name one --seed 2 --set train.max_steps=1")));
     program.refuses(&["eval", "one"], 2, &["2 runs are called one", "Z-one"]);
 }

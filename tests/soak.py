@@ -297,7 +297,7 @@ def one(program, undisturbed, seed, schemes, counts, mpi):
             resume = ["train", "--quiet", "--resume", str(run)]
             code, errors = launch(resume, again)
             counts["continuations"] += 1
-            if code == 1 and ("no checkpoint" in errors or "no such run" in errors):
+            if (code == 1 or mpi and code == 2) and ("no checkpoint" in errors or "no such run" in errors):
                 # The documented end of a run that had written none: it starts anew.
                 shutil.rmtree(folder / "runs")
                 counts["without a checkpoint"] += 1

@@ -1,7 +1,8 @@
 //! Whole runs of the binary: what they learn, what they write, that they repeat.
 
 use crate::common::{
-    Program, entries, events, forged, number, numbers, only_run, quick, sets, weights, words,
+    Program, argument, entries, events, forged, number, numbers, only_run, quick, sets, weights,
+    words,
 };
 use gradwire::record::gradient;
 use serde_json::Value;
@@ -43,7 +44,7 @@ fn a_run_learns_and_leaves_a_whole_record() {
     assert_eq!(events(&run, "histograms").len(), 5);
     assert_eq!(events(&run, "finished").len(), 1);
 
-    let evaluated = program.succeed(&["eval", "--json", run.to_str().unwrap()]);
+    let evaluated = program.succeed(&["eval", "--json", argument(&run)]);
     let evaluated: Value = serde_json::from_str(&evaluated).unwrap();
     let best = numbers(&epochs, "test_accuracy").into_iter().fold(0.0, f64::max);
     assert_eq!(number(&evaluated, "test_accuracy"), best);
@@ -125,7 +126,7 @@ fn a_model_is_evaluated_as_it_was_trained_whatever_training_images_there_are() {
     let newest = entries(&run.join("checkpoints")).pop().unwrap();
     let losses = || {
         [&run, &run.join("last"), &newest, &old_file].map(|model| {
-            let told = program.succeed(&["eval", "--json", model.to_str().unwrap()]);
+            let told = program.succeed(&["eval", "--json", argument(model)]);
             number(&serde_json::from_str(&told).unwrap(), "test_loss")
         })
     };
@@ -164,15 +165,15 @@ fn the_same_seed_repeats_every_bit_and_another_does_not() {
 /// compressed downlink trains too, and its bytes are recorded apart.
 #[test]
 fn topologies_train_the_same_model() {
-    let train = |settings: &[&str]| {
+    let train = |settings: &str| {
         let program = Program::new();
         let run = program.train(&[&["--workers", "3"], &sets(settings)[..]].concat());
         (events(&run, "step"), weights(&run))
     };
-    let (steps, allgather) = train(&[]);
+    let (steps, allgather) = train("");
     assert!(steps.iter().all(|step| step["downlink_bytes"].is_null()));
     let [exact, _] = ["server", "sharded"].map(|topology| {
-        let (found, weights) = train(&[&format!("exchange.topology={topology}")]);
+        let (found, weights) = train(&format!("exchange.topology={topology}"));
         assert_eq!(numbers(&found, "loss"), numbers(&steps, "loss"), "{topology}");
         assert!(weights == allgather, "{topology}: the weights differ");
         for key in ["downlink_bytes", "uplink_bytes"] {
@@ -180,7 +181,7 @@ fn topologies_train_the_same_model() {
         }
         found
     });
-    let (found, _) = train(&["exchange.topology=server", "exchange.downlink=compressed"]);
+    let (found, _) = train("exchange.topology=server exchange.downlink=compressed");
     let down = |steps: &[Value]| numbers(steps, "downlink_bytes").iter().sum::<f64>();
     assert!(down(&found) < down(&exact), "{} {}", down(&found), down(&exact));
 }
@@ -189,22 +190,21 @@ fn topologies_train_the_same_model() {
 /// allgather but for the order of additions. A replay knows the link within groups.
 #[test]
 fn groups_of_ranks_train_and_are_replayed() {
-    let train = |settings: &[&str]| {
+    let train = |settings: &str| {
         let program = Program::new();
         let run = program.train(&[&["--workers", "4"], &sets(settings)[..]].concat());
         let replayed = |link: &str| {
-            let folder = run.to_str().unwrap();
+            let folder = argument(&run);
             program.outputs(&["network", "replay", folder, "--links", link]).0
         };
         assert_ne!(replayed("1gbit,local=1gbit"), replayed("1gbit,local=1mbit"));
         events(&run, "step")
     };
-    let two = "exchange.topology={ kind = 'two-level', group = 2 }";
-    for scheme in ["dense", "{ kind = 'topk', chunk = 256, values = '2bit' }"] {
-        let scheme = format!("scheme={scheme}");
+    let two = "exchange.topology={kind='two-level',group=2}";
+    for scheme in ["scheme=dense", "scheme={kind='topk',chunk=256,values='2bit'}"] {
         let program = Program::new();
-        let flat = program.train(&[&["--workers", "4"], &sets(&[&scheme])[..]].concat());
-        let (flat, levels) = (events(&flat, "step"), train(&[&scheme, two]));
+        let flat = program.train(&[&["--workers", "4"], &sets(scheme)[..]].concat());
+        let (flat, levels) = (events(&flat, "step"), train(&format!("{scheme} {two}")));
         let [flat_loss, loss] = [&flat, &levels].map(|steps| numbers(steps, "loss"));
         assert!(loss.iter().all(|loss| loss.is_finite()), "{loss:?}");
         let sums = [&flat, &levels].map(|s| numbers(s, "wire_bytes").iter().sum::<f64>());
@@ -256,17 +256,13 @@ fn more_workers_than_cores_and_uneven_tails_end_well() {
 #[test]
 fn every_optimizer_schedule_and_policy_trains() {
     for settings in [
-        &["optimizer.kind=adamw", "optimizer.learning_rate=0.01"][..],
-        &["optimizer={kind=\"muon\"}", "model=transformer"],
-        &[
-            "optimizer.nesterov=true",
-            "optimizer.weight_decay=1e-4",
-            "optimizer.decay_norms_and_biases=false",
-        ],
-        &["schedule={kind=\"step\", every=1}", "train.clip_norm=0.5"],
-        &["schedule={kind=\"multi-step\", at=[1]}", "train.label_smoothing=0.1"],
-        &["schedule={kind=\"constant\"}", "policy.bucketing=parameter"],
-        &["train.batch_norm=synchronised", "exchange.compare_replicas_every=1"],
+        "optimizer.kind=adamw optimizer.learning_rate=0.01",
+        "optimizer={kind='muon'} model=transformer",
+        "optimizer.nesterov=true optimizer.weight_decay=1e-4 optimizer.decay_norms_and_biases=false",
+        "schedule={kind='step',every=1} train.clip_norm=0.5",
+        "schedule={kind='multi-step',at=[1]} train.label_smoothing=0.1",
+        "schedule={kind='constant'} policy.bucketing=parameter",
+        "train.batch_norm=synchronised exchange.compare_replicas_every=1",
     ] {
         let program = Program::new();
         let length = ["--scheme", "dense", "--set", "train.max_steps=96"];
@@ -300,11 +296,8 @@ fn every_scheme_trains_and_is_recorded() {
     assert!(names.contains(&"dense") && names.contains(&"topk"), "{listed}");
     let program = Program::new();
     for name in names {
-        let out = format!("record.out={name}");
-        let sets = ["--scheme", name, "--set", "policy.warmup_steps=2", "--set", &out];
-        let momentum = ["--set", "policy.momentum_correction=0", "--set", "train.max_steps=12"];
-        program.succeed(&quick(&[&sets[..], &momentum[..]].concat()));
-        let run = only_run(&program.path(name).join("quick"));
+        let steps = "policy.warmup_steps=2 policy.momentum_correction=0 train.max_steps=12";
+        let run = program.train_in(name, &sets(&format!("scheme={name} {steps}")));
         let steps = events(&run, "step");
         let (first, last) = (&steps[0], &steps[steps.len() - 1]);
         let bits = |step: &Value| number(step, "bits_per_parameter");
@@ -320,10 +313,10 @@ fn every_scheme_trains_and_is_recorded() {
 #[test]
 fn recorded_gradients_are_what_bench_codecs_reads() {
     let program = Program::new();
-    let run = program.train(&sets(&["record.gradients=2", "train.max_steps=4"]));
+    let run = program.train(&sets("record.gradients=2 train.max_steps=4"));
     let file = run.join("gradients/step-000002.safetensors");
     assert!(run.join("gradients/step-000004.safetensors").is_file());
-    let file = file.to_str().unwrap();
+    let file = argument(&file);
     let scheme = "{ kind = \"topk\", ratio = 0.02 }";
     let arguments = ["bench", "codecs", "--json", "--gradient", file, "--scheme", scheme];
     let row: Value = serde_json::from_str(&program.succeed(&arguments)).unwrap();
@@ -340,15 +333,10 @@ fn recorded_gradients_are_what_bench_codecs_reads() {
 #[test]
 fn a_recorded_gradient_has_the_residual_in_it() {
     let program = Program::new();
-    let settings = [
-        "workers=1",
-        "record.gradients=1",
-        "train.max_steps=3",
-        "scheme={ kind = \"topk\", ratio = 0.001 }",
-        "policy={ bucketing = \"whole\", dense_below = 0, momentum_correction = 0 }",
-    ];
-    program.succeed(&quick(&sets(&settings)));
-    let run = program.quick_run();
+    let run = program.train(&sets(
+        "workers=1 record.gradients=1 train.max_steps=3 scheme={kind='topk',ratio=0.001} \
+         policy={bucketing='whole',dense_below=0,momentum_correction=0}",
+    ));
     for (i, step) in events(&run, "step").iter().enumerate() {
         let file = run.join(format!("gradients/step-{:06}.safetensors", i + 1));
         let given = gradient::load(&file).unwrap().flat;

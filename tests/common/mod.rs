@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The repository.
-pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
 
 /// The program with its working folder in a scratch folder of its own.
 pub struct Program {
@@ -75,6 +77,17 @@ impl Program {
         self.quick_run()
     }
 
+    /// The same below the folder `out`.
+    pub fn train_in(&self, out: &str, more: &[&str]) -> PathBuf {
+        self.succeed(&quick(&[&["--out", out], more].concat()));
+        only_run(&self.path(out).join("quick"))
+    }
+
+    /// Goes on from a run or a checkpoint, with more arguments.
+    pub fn resume(&self, from: &Path, more: &[&str]) {
+        self.succeed(&[&["train", "--quiet", "--resume", argument(from)], more].concat());
+    }
+
     /// The only run of the quick recipe.
     pub fn quick_run(&self) -> PathBuf {
         only_run(&self.path("runs/out/quick"))
@@ -84,6 +97,11 @@ impl Program {
     pub fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
     }
+}
+
+/// A path as an argument.
+pub fn argument(path: &Path) -> &str {
+    path.to_str().unwrap()
 }
 
 /// Fails unless all of these words are in `text`.
@@ -184,13 +202,13 @@ pub fn numbers(events: &[Value], key: &str) -> Vec<f64> {
     events.iter().map(|event| number(event, key)).collect()
 }
 
-/// `--set` before each of these settings.
-pub fn sets<'a>(settings: &[&'a str]) -> Vec<&'a str> {
-    settings.iter().flat_map(|setting| ["--set", setting]).collect()
+/// `--set` before each of these settings, between which is white space.
+pub fn sets(settings: &str) -> Vec<&str> {
+    settings.split_whitespace().flat_map(|setting| ["--set", setting]).collect()
 }
 
 /// The words of a command line without quotes.
-pub fn words(line: &'static str) -> Vec<&'static str> {
+pub fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
@@ -202,11 +220,6 @@ const QUICK: &str = "train --quiet --set dataset=synthetic-ag-news --set model=f
 /// The command that trains a quick recipe, with more arguments.
 pub fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&words(QUICK)[..], more].concat()
-}
-
-/// The same with more arguments that are words.
-pub fn quickly(more: &'static str) -> Vec<&'static str> {
-    quick(&words(more))
 }
 
 /// What a run's record tells of steps, epochs and histograms, but for times.

@@ -129,26 +129,17 @@ impl Graph {
     }
 }
 
-/// The circles of a graph: the sets of more than one node of which each leads to every other.
-pub(crate) fn circles(arrows: &BTreeSet<(String, String)>) -> Vec<BTreeSet<String>> {
-    let mut next: BTreeMap<&String, Vec<&String>> = BTreeMap::new();
-    arrows.iter().for_each(|(from, to)| next.entry(from).or_default().push(to));
-    let reach = |start: &String| {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![start]);
-        while let Some(node) = open.pop() {
-            let nodes = next.get(node).into_iter().flatten();
-            open.extend(nodes.filter(|to| seen.insert(to.to_string())));
+/// The arrows that circles are made of, and those between circles: what is left when no arrow begins or ends where
+/// none goes on.
+pub(crate) fn circles(mut arrows: BTreeSet<(String, String)>) -> BTreeSet<(String, String)> {
+    loop {
+        let before = arrows.len();
+        let (from, to): (BTreeSet<_>, BTreeSet<_>) = arrows.iter().cloned().unzip();
+        arrows.retain(|(begin, end)| to.contains(begin) && from.contains(end));
+        if arrows.len() == before {
+            return arrows;
         }
-        seen
-    };
-    let reached: BTreeMap<&String, BTreeSet<String>> =
-        next.keys().map(|node| (*node, reach(node))).collect();
-    let circle = |node: &&String| -> BTreeSet<String> {
-        let back = |other: &&String| reached.get(other).is_some_and(|seen| seen.contains(*node));
-        reached[*node].iter().filter(back).cloned().collect()
-    };
-    let all: BTreeSet<BTreeSet<String>> = next.keys().map(circle).collect();
-    all.into_iter().filter(|circle| circle.len() > 1).collect()
+    }
 }
 
 /// Whether something is compiled for tests only.
