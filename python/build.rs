@@ -6,12 +6,12 @@ use std::{env, fs};
 use syn::parse::ParseStream;
 use syn::{Attribute, Expr, ExprLit, Ident, Item, Lit, Meta, Token, Type, Visibility, braced};
 
-type Settings = Vec<(String, String)>;
+type SettingDocs = Vec<(String, String)>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let schemes = Path::new("../exchange/src/schemes");
     println!("cargo::rerun-if-changed={}", schemes.display());
-    let mut all: Vec<(String, Settings)> = Vec::new();
+    let mut all: Vec<(String, SettingDocs)> = Vec::new();
     for entry in fs::read_dir(schemes)? {
         let file = entry?.path();
         let Some(name) = scheme(&file) else { continue };
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The table as an expression of Rust.
-fn rust(all: &[(String, Settings)]) -> String {
+fn rust(all: &[(String, SettingDocs)]) -> String {
     let mut text = String::from("&[");
     for (scheme, settings) in all {
         let settings: Vec<_> =
@@ -45,7 +45,7 @@ fn scheme(file: &Path) -> Option<String> {
 }
 
 /// The fields of `Config`, in order, and what is written above each.
-fn settings(file: &syn::File) -> Option<Settings> {
+fn settings(file: &syn::File) -> Option<SettingDocs> {
     let fields = file.items.iter().find_map(|item| match item {
         Item::Macro(item) if item.mac.path.is_ident("settings") => {
             item.mac.parse_body_with(fields).ok()

@@ -98,7 +98,7 @@ impl Own {
         Ok(Self { template: object.clone().unbind(), properties, stateful, codec, cause })
     }
 
-    fn member(&self, seat: &Seat) -> Member {
+    fn copy_for(&self, seat: &Seat) -> ObjectCopy {
         let made = Python::attach(|py| {
             let object =
                 copy(self.template.bind(py)).map_err(|raised| self.cause.note(py, raised))?;
@@ -109,7 +109,7 @@ impl Own {
             Ok((object, kept)) => (Ok(object), kept),
             Err(words) => (Err(words), State::default()),
         };
-        Member {
+        ObjectCopy {
             name: self.properties.name,
             object,
             stateful: self.stateful,
@@ -150,16 +150,16 @@ impl Scheme for Own {
     }
 
     fn build(&self, seat: &Seat) -> Built {
-        let member = self.member(seat);
+        let copy = self.copy_for(seat);
         match self.codec {
-            true => Built::Codec(Box::new(member)),
-            false => Built::Reducer(Box::new(Bucket { member, agreed: false, mean: Vec::new() })),
+            true => Built::Codec(Box::new(copy)),
+            false => Built::Reducer(Box::new(Bucket { copy, agreed: false, mean: Vec::new() })),
         }
     }
 }
 
 /// The object's copy for one bucket.
-struct Member {
+struct ObjectCopy {
     name: &'static str,
     /// The object; or why there is none, which fails every step.
     object: Result<Py<PyAny>, String>,
@@ -172,7 +172,7 @@ struct Member {
     cause: Cause,
 }
 
-impl Member {
+impl ObjectCopy {
     /// What `call` returns of the object; what it raises is noted, and comes as words.
     fn with<R>(
         &self,
@@ -283,7 +283,7 @@ fn read<R>(
 
 /// A bucket of an exchange.
 struct Bucket {
-    member: Member,
+    copy: ObjectCopy,
     /// Whether the ranks have been seen to decode alike.
     agreed: bool,
     mean: Vec<f32>,
@@ -292,7 +292,7 @@ struct Bucket {
 impl Bucket {
     /// Posts this rank's message.
     fn say(&mut self, due: &[f32], round: &mut Round<'_>) -> Result<(), String> {
-        let message = self.member.encode(due, round.step())?;
+        let message = self.copy.encode(due, round.step())?;
         if message.len() < size_of_val(due) {
             round.allgather(&message);
             return Ok(());
@@ -307,7 +307,7 @@ impl Bucket {
     fn hear(&mut self, residual: Option<&mut [f32]>, round: &Round<'_>) -> Result<(), String> {
         let mut residual = residual;
         self.mean.clear();
-        self.mean.resize(self.member.length, 0.0);
+        self.mean.resize(self.copy.length, 0.0);
         for (rank, message) in round.messages().enumerate() {
             let (mean, mine) =
                 (&mut self.mean, residual.as_deref_mut().filter(|_| rank == round.rank()));
@@ -318,10 +318,10 @@ impl Bucket {
                 }
             };
             let blame = |problem| format!("the message of rank {rank}: {problem}");
-            if message.len() < self.member.length * size_of::<f32>() {
-                self.member.decode(message, add).map_err(blame)?;
+            if message.len() < self.copy.length * size_of::<f32>() {
+                self.copy.decode(message, add).map_err(blame)?;
             } else {
-                let mut plain = vec![0.0; self.member.length];
+                let mut plain = vec![0.0; self.copy.length];
                 let values = floats::expect(message, plain.len())
                     .map_err(|fault| blame(fault.to_string()))?;
                 floats::add(values, 1.0, &mut plain);
@@ -335,7 +335,7 @@ impl Bucket {
 
     /// Lets a scheme that has `combine(mean, step)` say what the mean of the messages stands for.
     fn combine(&mut self, step: u64) -> Result<(), String> {
-        let combined = self.member.with(|py, object| {
+        let combined = self.copy.with(|py, object| {
             if !object.hasattr("combine")? {
                 return Ok(None);
             }
@@ -365,7 +365,7 @@ impl Bucket {
             Some(at) => Err(format!(
                 "scheme `{}`: the same messages are another mean on rank {} than on rank 0; decode must \
                  depend on the message, the length and what all ranks have in common, and on nothing else",
-                self.member.name,
+                self.copy.name,
                 at + 1
             )),
         }
@@ -396,32 +396,27 @@ impl Reducer for Bucket {
 
     fn commit(&mut self) {
         self.agreed = true;
-        self.member.settle();
+        self.copy.settle();
     }
 
     fn save(&self, state: &mut State) {
-        self.member.put(state);
+        self.copy.put(state);
     }
 
     fn restore(&mut self, state: &State) -> Result<()> {
-        self.member.take_up(state)
+        self.copy.take_up(state)
     }
 }
 
 /// A bucket for the laws of messages.
-impl Compressor for Member {
+impl Compressor for ObjectCopy {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
-        match Member::encode(self, gradient, step) {
-            Ok(message) => {
-                out.extend(message);
-                Encoded::Message
-            }
-            Err(words) => {
-                // No copy decodes this, so that the law is broken that is looked at.
-                self.object = Err(words);
-                Encoded::Message
-            }
+        match ObjectCopy::encode(self, gradient, step) {
+            Ok(message) => out.extend(message),
+            // No copy decodes this, so that the law is broken that is looked at.
+            Err(words) => self.object = Err(words),
         }
+        Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
