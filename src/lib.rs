@@ -26,7 +26,7 @@
 //! | go on after a failure | [`Training::resume`], [`checkpoint`] |
 //!
 //! One process with one thread per worker trains a run, or several processes that were started
-//! together ([`cluster`]). [`disk`], [`machine`] and [`text`] are tools that every part uses. The crate
+//! together ([`cluster`]). [`disk`], [`machine`], [`tensors`] and [`text`] are tools that every part uses. The crate
 //! `gradwire-study` makes experiments of runs, `gradwire-cli` is the command line.
 
 pub mod checkpoint;
@@ -35,6 +35,7 @@ pub mod disk;
 pub mod machine;
 pub mod recipe;
 pub mod record;
+pub mod tensors;
 pub mod text;
 pub mod train;
 mod training;

@@ -5,7 +5,7 @@ use crate::disk::Disk;
 use crate::recipe::{Recipe, Source};
 use crate::record::{Console, Event, Mode};
 use crate::train::launch::{Outcome, Start, train_observed};
-use crate::train::observer::{Observer, RunEvent};
+use crate::train::observer::Observer;
 use crate::train::parts::{ModelDefinition, OptimizerDefinition, OwnParts};
 use crate::train::requests::Requests;
 use crate::train::resume::Resume;
@@ -34,7 +34,7 @@ pub struct Training {
     recipe: Recipe,
     own: OwnParts,
     data: Option<Data>,
-    observers: Vec<Box<dyn Observer>>,
+    observers: Vec<Box<Observer<'static>>>,
     mode: Mode,
     resume: Option<PathBuf>,
     requests: Arc<Requests>,
@@ -97,7 +97,7 @@ impl Training {
     /// Calls `observer` with everything that happens in the run, on the calling thread.
     #[must_use]
     pub fn observe(mut self, observer: impl FnMut(&Event) -> Result<()> + 'static) -> Self {
-        self.observers.push(Box::new(Calling(observer)));
+        self.observers.push(Box::new(observer));
         self
     }
 
@@ -148,17 +148,9 @@ impl Training {
         let data = data.map_or_else(|| load(&recipe, None), Ok)?;
         let session = Session { own, requests, ..Session::new(recipe, data)? };
         let mut console = Console::new(mode);
-        let mut all: Vec<&mut dyn Observer> = vec![&mut console];
-        all.extend(observers.iter_mut().map(|observer| &mut **observer as &mut dyn Observer));
+        let mut show = |event: &Event| console.record(event);
+        let mut all: Vec<&mut Observer<'_>> = vec![&mut show];
+        all.extend(observers.iter_mut().map(|observer| &mut **observer as &mut Observer<'_>));
         train_observed(&Job::alone(), session, &mut all, start)
-    }
-}
-
-/// Calls a program's function with each event.
-struct Calling<F>(F);
-
-impl<F: FnMut(&Event) -> Result<()>> Observer for Calling<F> {
-    fn observe(&mut self, event: &mut RunEvent) -> Result<Vec<Event>> {
-        event.event().map_or(Ok(()), &mut self.0).map(|()| Vec::new())
     }
 }

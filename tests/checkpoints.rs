@@ -348,9 +348,9 @@ fn at_whatever_operation_writing_stops_a_whole_checkpoint_is_left() {
             let disk = Disk::failing(Fault { operation: None, first, count, kind });
             let result = write(&disk, copy.run.path(), whole(&old, 4));
             let location = Location { run: copy.run.path().into(), folder: None };
-            let found = find_newest(&healthy, &location).unwrap();
-            assert!(found.damaged.is_empty(), "{first}: {:?}", found.damaged);
-            let step = found.checkpoint.manifest.progress.step;
+            let (checkpoint, damaged) = find_newest(&healthy, &location).unwrap();
+            assert!(damaged.is_empty(), "{first}: {damaged:?}");
+            let step = checkpoint.manifest.progress.step;
             assert!(step == 4 || result.is_err(), "{first}: told to be written, and is not");
             // The next attempt is not in the way of what this one left.
             write(&healthy, copy.run.path(), whole(&old, 5)).unwrap();

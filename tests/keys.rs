@@ -2,7 +2,7 @@
 //! the schemas of editors take what the program takes.
 
 use crate::common::{Program, argument, says, words};
-use gradwire::recipe::keys::{Part, parts};
+use gradwire::recipe::keys::{KeyTable, parts};
 use gradwire::recipe::{Recipe, Recipes, Source, flat, schema};
 use gradwire_study::experiment::Experiment;
 use serde_json::{Value, json};
@@ -154,7 +154,7 @@ fn every_alternative_that_a_template_names_can_be_taken() {
     assert!(taken > 8, "{taken}");
 }
 
-fn all_keys(parts: &[Part]) -> BTreeSet<&str> {
+fn all_keys(parts: &[KeyTable]) -> BTreeSet<&str> {
     parts.iter().flat_map(|part| &part.keys).map(|key| key.path.as_str()).collect()
 }
 

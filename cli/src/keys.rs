@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use gradwire::recipe::keys::{Key, Part, named, parts};
+use gradwire::recipe::keys::{Key, KeyTable, named, parts};
 use gradwire::recipe::{Recipe, elsewhere, nearest, schema};
 use gradwire::text;
 use gradwire_study::experiment::Experiment;
@@ -82,7 +82,7 @@ impl Keys {
     }
 }
 
-fn find(name: &str) -> Result<Vec<Part>> {
+fn find(name: &str) -> Result<Vec<KeyTable>> {
     let rest =
         name.strip_prefix("experiment").filter(|rest| rest.is_empty() || rest.starts_with('.'));
     let (file, word, rest) = match rest {
@@ -111,7 +111,7 @@ fn find(name: &str) -> Result<Vec<Part>> {
 }
 
 /// A part for a terminal.
-fn in_columns(part: &Part) -> String {
+fn in_columns(part: &KeyTable) -> String {
     let mut text = String::new();
     if !part.written.is_empty() {
         text.push_str(&format!("{}\n", part.written));

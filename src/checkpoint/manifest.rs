@@ -3,6 +3,7 @@
 use super::names::file_names;
 use super::progress::{Progress, Sums};
 use crate::record::{FileSum, Provenance, Summary};
+use crate::tensors::MOST_UPDATES;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::{error, fmt};
@@ -14,9 +15,6 @@ pub(super) const VERSION: u64 = 2;
 
 /// A manifest is some kilobytes; the recipe in it may be long.
 pub(super) const LONGEST_MANIFEST: u64 = 64 << 20;
-
-/// More steps, or updates of anything, than a run can have.
-pub const MOST_UPDATES: u64 = 1 << 60;
 
 /// The most workers that a run can have.
 const MOST_WORKERS: usize = 1024;

@@ -31,7 +31,7 @@ const KEY: &str = "gradwire";
 
 /// What a model file says about itself.
 #[derive(Serialize, Deserialize)]
-struct About {
+struct ModelMetadata {
     recipe: String,
     step: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,8 @@ pub(super) fn metadata(
 ) -> Result<(&'static str, String)> {
     let mut recipe = recipe.clone();
     recipe.record.out = recipe::Record::default().out;
-    let about = About { recipe: recipe.to_toml()?, step, test_accuracy, normalisation, sha256 };
+    let about =
+        ModelMetadata { recipe: recipe.to_toml()?, step, test_accuracy, normalisation, sha256 };
     Ok((KEY, serde_json::to_string(&about)?))
 }
 
@@ -140,7 +141,7 @@ pub fn find(path: &Path) -> Result<Saved> {
     let Some(about) = metadata.get(KEY) else {
         bail!("{} does not carry a recipe: it was not saved by gradwire", file.display());
     };
-    let about: About = serde_json::from_str(about)
+    let about: ModelMetadata = serde_json::from_str(about)
         .with_context(|| format!("the metadata of {}", file.display()))?;
     let recipe = Recipe::from_toml(&about.recipe)
         .with_context(|| format!("the recipe inside {}", file.display()))?;

@@ -1,7 +1,7 @@
 //! What the ranks hand in for a checkpoint.
 
 use super::manifest::Manifest;
-use super::tensors::Tensors;
+use crate::tensors::Tensors;
 use gradwire_datasets::Normalisation;
 use serde::{Deserialize, Serialize};
 

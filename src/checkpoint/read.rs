@@ -3,12 +3,12 @@
 use super::manifest::{LONGEST_MANIFEST, Manifest, OtherVersion};
 use super::model::MODEL;
 use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
-use super::tensors::Tensors;
 use crate::disk::Disk;
-use crate::record::FileSum;
+use crate::record::{FileSum, as_json};
+use crate::tensors::Tensors;
 use anyhow::{Context, Error, Result, bail, ensure};
 use gradwire_datasets::sha256;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -31,19 +31,6 @@ pub struct Checkpoint {
     pub ranks: Vec<Tensors>,
 }
 
-/// A manifest in another message: as text, for only JSON can leave keys out.
-mod as_json {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(of: &Manifest, out: S) -> Result<S::Ok, S::Error> {
-        serde_json::to_string(of).map_err(ser::Error::custom)?.serialize(out)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Manifest, D::Error> {
-        serde_json::from_str(<&str>::deserialize(from)?).map_err(de::Error::custom)
-    }
-}
-
 /// Where to look for a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Location {
@@ -51,15 +38,6 @@ pub struct Location {
     pub run: PathBuf,
     /// The one checkpoint that was named; absent for the newest whole one.
     pub folder: Option<PathBuf>,
-}
-
-/// The checkpoint to go on from.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The newest whole one, or the one that was named.
-    pub checkpoint: Checkpoint,
-    /// Newer ones that are damaged, and how.
-    pub damaged: Vec<String>,
 }
 
 /// What `path` names: a run's folder, or the folder of one checkpoint.
@@ -97,11 +75,11 @@ pub fn newest(run: &Path) -> Option<PathBuf> {
     by_age(&Disk::default(), run).ok()?.into_iter().next().map(|(_, folder)| folder)
 }
 
-/// Reads the checkpoint at a location: the one that was named, or the newest whole one.
+/// Reads the checkpoint at a location: the one that was named, or the newest whole one; and how those newer are damaged.
 ///
 /// # Errors
 /// When there is none, or none that is whole: then with what is wrong with each.
-pub fn find_newest(disk: &Disk, location: &Location) -> Result<Found> {
+pub fn find_newest(disk: &Disk, location: &Location) -> Result<(Checkpoint, Vec<String>)> {
     let Location { run, folder } = location;
     if let Some(folder) = folder {
         let checkpoint = Checkpoint::read(disk, folder).map_err(|error| {
@@ -111,12 +89,12 @@ pub fn find_newest(disk: &Disk, location: &Location) -> Result<Found> {
             );
             if is_damage(&error) { error.context(damaged) } else { error }
         })?;
-        return Ok(Found { checkpoint, damaged: Vec::new() });
+        return Ok((checkpoint, Vec::new()));
     }
     let mut damaged = Vec::new();
     for (_, folder) in by_age(disk, run)? {
         match Checkpoint::read(disk, &folder) {
-            Ok(checkpoint) => return Ok(Found { checkpoint, damaged }),
+            Ok(checkpoint) => return Ok((checkpoint, damaged)),
             Err(error) if is_damage(&error) => damaged.push(format!("{error:#}")),
             Err(error) => {
                 return Err(error.context(format!(

@@ -21,8 +21,8 @@
 //! of them: the mean over the ranks, or rank 0's.
 
 use super::read::Checkpoint;
-use super::tensors::{Tensor, Tensors};
 use crate::recipe::BatchNorm;
+use crate::tensors::{Tensor, Tensors};
 use anyhow::{Result, ensure};
 use gradwire_exchange::Entry;
 use std::collections::BTreeSet;
@@ -65,10 +65,10 @@ impl Checkpoint {
                 Some(_) => Some(everywhere[0].clone()),
                 None if everywhere.len() < old.len() => None,
                 None if name.starts_with(LOCAL) => {
-                    Some(settle(name, &everywhere, BatchNorm::Averaged)?)
+                    Some(as_evaluated(name, &everywhere, BatchNorm::Averaged)?)
                 }
                 None if SETTLED.iter().any(|scope| name.starts_with(scope)) => {
-                    Some(settle(name, &everywhere, batch_norm)?)
+                    Some(as_evaluated(name, &everywhere, batch_norm)?)
                 }
                 None => None,
             };
@@ -120,7 +120,7 @@ fn sum(name: &str, old: &[&Tensor], scale: f64) -> Result<Tensor> {
 }
 
 /// What an evaluation would have made of batch norm's statistics.
-fn settle(name: &str, old: &[&Tensor], batch_norm: BatchNorm) -> Result<Tensor> {
+fn as_evaluated(name: &str, old: &[&Tensor], batch_norm: BatchNorm) -> Result<Tensor> {
     let mean = combined(name, old, |sum| sum / old.len() as f64)?;
     Ok(match batch_norm {
         BatchNorm::Rank0 => old[0].clone(),

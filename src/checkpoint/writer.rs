@@ -44,7 +44,7 @@ impl Writer {
     pub fn new(
         disk: Disk,
         run: PathBuf,
-        settings: recipe::Checkpoint,
+        settings: recipe::CheckpointSettings,
         workers: usize,
         free: impl Fn() + Send + 'static,
     ) -> Result<Self> {

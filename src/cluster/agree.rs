@@ -51,13 +51,13 @@ impl Job {
         }
         // Processes that may use the same processors share them.
         let sharing = |one: &Hello| {
-            one.cores / all.iter().filter(|other| other.machine == one.machine).count()
+            one.here.cores / all.iter().filter(|other| other.machine == one.machine).count()
         };
         let fewest = all.iter().map(sharing).min().unwrap_or(1);
-        self.settle(all.into_iter().map(|hello| hello.machine).collect(), fewest.max(1))
+        self.set_machines(all.into_iter().map(|hello| hello.machine).collect(), fewest.max(1))
     }
 
-    fn settle(&self, machines: Vec<Machine>, threads: usize) -> Result<()> {
+    fn set_machines(&self, machines: Vec<Machine>, threads: usize) -> Result<()> {
         let first = self.machines.set(machines).is_ok() && self.threads.set(threads).is_ok();
         ensure!(first, "invariant: processes agree once");
         Ok(())
@@ -96,7 +96,7 @@ impl Job {
     /// # Errors
     /// When it has done so before.
     pub fn take_up(&self, machines: Vec<Machine>, threads: usize) -> Result<()> {
-        self.settle(machines, threads)?;
+        self.set_machines(machines, threads)?;
         self.begun.store(true, Ordering::SeqCst);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::machine::Machine;
-use crate::record::{FileSum, Provenance};
+use crate::record::{FileSum, Provenance, as_json};
 use anyhow::{Context, Result, bail};
 use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -64,12 +64,9 @@ impl<'de> Deserialize<'de> for Bytes {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     pub(super) machine: Machine,
-    pub(super) cores: usize,
-    version: String,
-    commit: Option<String>,
-    profile: String,
-    kernels: String,
-    data: Vec<FileSum>,
+    /// What produces its figures.
+    #[serde(with = "as_json")]
+    pub(super) here: Provenance,
     /// What has gone wrong already: the recipe differs, the data cannot be read.
     problem: Option<String>,
 }
@@ -77,15 +74,7 @@ pub struct Hello {
 impl Hello {
     /// Of this process, with what produces its figures.
     pub fn new(here: &Provenance) -> Self {
-        Self {
-            cores: here.cores,
-            version: here.version.clone(),
-            commit: here.commit.clone(),
-            profile: here.profile.clone(),
-            kernels: here.kernels.clone(),
-            data: here.data.clone(),
-            ..Self::failed(None)
-        }
+        Self { here: here.clone(), ..Self::failed(None) }
     }
 
     /// Of a process that has come no further.
@@ -99,22 +88,24 @@ impl Hello {
         if let Some(problem) = &other.problem {
             return Some(problem.clone());
         }
-        let commit = |hello: &Self| hello.commit.clone().unwrap_or_else(|| "unknown".into());
+        let (here, there) = (&self.here, &other.here);
+        let commit = |of: &Provenance| of.commit.clone().unwrap_or_else(|| "unknown".into());
+        let (commits, same) = ([commit(here), commit(there)], "start the same program");
         let advice = "precision and GRADWIRE_KERNELS choose those that all processors have";
         let pairs = [
-            ("version", self.version.clone(), other.version.clone(), "start the same program"),
-            ("commit", commit(self), commit(other), "start the same program"),
-            ("build", self.profile.clone(), other.profile.clone(), "start the same program"),
-            ("kernels", self.kernels.clone(), other.kernels.clone(), advice),
+            ("version", &here.version, &there.version, same),
+            ("commit", &commits[0], &commits[1], same),
+            ("build", &here.profile, &there.profile, same),
+            ("kernels", &here.kernels, &there.kernels, advice),
         ];
         for (key, mine, theirs, advice) in pairs {
             if mine != theirs {
                 return Some(format!("its {key} is {theirs}, process 0's is {mine}; {advice}"));
             }
         }
-        let differs = |file: &&FileSum| !self.data.contains(file);
-        if let Some(file) = other.data.iter().find(differs) {
-            let mine = self.data.iter().find(|mine| mine.name == file.name);
+        let differs = |file: &&FileSum| !here.data.contains(file);
+        if let Some(file) = there.data.iter().find(differs) {
+            let mine = here.data.iter().find(|mine| mine.name == file.name);
             let mine = mine.map_or("which process 0 has not read".to_string(), |mine| {
                 format!("where process 0's has {} bytes, SHA-256 {}", mine.bytes, mine.sha256)
             });
@@ -123,7 +114,7 @@ impl Hello {
                 file.name, file.bytes, file.sha256
             ));
         }
-        let missing = self.data.iter().find(|file| !other.data.contains(file));
+        let missing = here.data.iter().find(|file| !there.data.contains(file));
         missing.map(|file| format!("it has not read the data file {}", file.name))
     }
 }
@@ -166,13 +157,13 @@ mod tests {
             change(&mut other);
             mine.objection(&other).unwrap()
         };
-        let told = objection(&|hello| hello.version = "2".into());
+        let told = objection(&|hello| hello.here.version = "2".into());
         assert!(told.contains("version is 2, process 0's is 1"), "{told}");
-        let told = objection(&|hello| hello.kernels = "portable".into());
+        let told = objection(&|hello| hello.here.kernels = "portable".into());
         assert!(told.contains("kernels") && told.contains("GRADWIRE_KERNELS"), "{told}");
-        let told = objection(&|hello| hello.data[1] = file("b", "12"));
+        let told = objection(&|hello| hello.here.data[1] = file("b", "12"));
         assert!(told.contains("file b") && told.contains("12") && told.contains("11"), "{told}");
-        let told = objection(&|hello| drop(hello.data.pop()));
+        let told = objection(&|hello| drop(hello.here.data.pop()));
         assert!(told.contains("not read the data file b"), "{told}");
         let told = objection(&|hello| hello.problem = Some("no disk".into()));
         assert_eq!(told, "no disk");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// A table of a file, and the keys in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
+pub struct KeyTable {
     /// What it is asked for by: `train`, `scheme.sidco`; empty for the file itself.
     pub name: String,
     /// How a file has it: `[train]`, `scheme = "sidco"`; empty for the file itself.
@@ -50,14 +50,19 @@ pub struct Word {
 }
 
 /// All parts of a file, the file itself first.
-pub fn parts(schema: &Value) -> Vec<Part> {
+pub fn parts(schema: &Value) -> Vec<KeyTable> {
     let mut parts = Vec::new();
-    add_part(schema, "", Part { about: about(schema).into(), ..Part::at("", "") }, &mut parts);
+    add_part(
+        schema,
+        "",
+        KeyTable { about: about(schema).into(), ..KeyTable::at("", "") },
+        &mut parts,
+    );
     parts
 }
 
 /// Of these parts what has this name: parts, keys, or keys within; empty when nothing has.
-pub fn named(parts: &[Part], name: &str) -> Vec<Part> {
+pub fn named(parts: &[KeyTable], name: &str) -> Vec<KeyTable> {
     let within = |path: &str| {
         path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', '[']))
     };
@@ -74,20 +79,20 @@ pub fn named(parts: &[Part], name: &str) -> Vec<Part> {
         let keys: Vec<Key> =
             part.keys.iter().filter(|key| within(&key.path) || in_kind(key)).cloned().collect();
         if !keys.is_empty() {
-            found.push(Part { keys, ..part.clone() });
+            found.push(KeyTable { keys, ..part.clone() });
         }
     }
     found
 }
 
-impl Part {
+impl KeyTable {
     fn at(name: &str, written: &str) -> Self {
         Self { name: name.into(), written: written.into(), about: String::new(), keys: Vec::new() }
     }
 }
 
 /// Adds a table and the tables in it. `path` is where its keys are.
-fn add_part(holder: &Value, path: &str, part: Part, parts: &mut Vec<Part>) {
+fn add_part(holder: &Value, path: &str, part: KeyTable, parts: &mut Vec<KeyTable>) {
     let (place, is_file) = (parts.len(), path.is_empty());
     parts.push(part);
     for (name, of) in properties(holder).filter(|(_, of)| of.get("const").is_none()) {
@@ -95,7 +100,7 @@ fn add_part(holder: &Value, path: &str, part: Part, parts: &mut Vec<Part>) {
         let part = |written: &str, table: &Value| {
             let said = if about(of).is_empty() { about(table) } else { about(of) };
             let must_be = if requires(holder, name) { " Required." } else { "" };
-            Part { about: format!("{said}{must_be}"), ..Part::at(&path, written) }
+            KeyTable { about: format!("{said}{must_be}"), ..KeyTable::at(&path, written) }
         };
         let tables: Vec<&Value> = alternatives(of).into_iter().filter(|of| has_keys(of)).collect();
         let items = of.get("items").filter(|of| has_keys(of));
@@ -122,9 +127,9 @@ fn add_part(holder: &Value, path: &str, part: Part, parts: &mut Vec<Part>) {
                 for kind in kinds {
                     let Some((_, name)) = tag(kind) else { continue };
                     let written = format!("{path} = {name:?}");
-                    let part = Part {
+                    let part = KeyTable {
                         about: about(kind).into(),
-                        ..Part::at(&join(&path, name), &written)
+                        ..KeyTable::at(&join(&path, name), &written)
                     };
                     add_part(kind, &path, part, parts);
                 }

@@ -29,8 +29,8 @@ mod words;
 pub use compare::{Change, flat, is_one_of};
 pub use device::Device;
 pub use settings::{
-    BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, TestViews,
-    Train, holds, in_words, input, synthetic_for,
+    BatchNorm, CheckpointSettings, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record,
+    TestViews, Train, holds, in_words, input, synthetic_for,
 };
 pub use table::{Recipes, Source, part_of, scheme_of, split_values};
 pub use typed::{elsewhere, nearest};

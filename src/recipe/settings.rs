@@ -93,7 +93,7 @@ pub struct Recipe {
     pub record: Record,
     /// What is kept to go on from, and how often.
     #[serde(default)]
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointSettings,
 }
 
 settings! {
@@ -249,7 +249,7 @@ settings! {
 settings! {
     /// What is kept to go on from, and how often. The end of a run is kept in any case.
     #[derive(Copy)]
-    pub struct Checkpoint {
+    pub struct CheckpointSettings {
         /// Steps between two checkpoints; 0 for none by steps.
         pub every_steps: u64 = 0,
         /// Minutes between two checkpoints; 0 for none by time.

@@ -2,7 +2,7 @@
 
 use super::event::{Event, Kind};
 use super::json_lines::JsonLines;
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::{Stream, display};
 use anyhow::{Context, Result};
 use std::io::{self, IsTerminal, Write};
@@ -32,7 +32,7 @@ pub enum Mode {
 pub struct Console(Face);
 
 enum Face {
-    Progress(Box<Progress>),
+    Progress(Box<ProgressDisplay>),
     Quiet { out: Stream, err: Stream },
     Json(JsonLines<Stream>),
 }
@@ -51,7 +51,7 @@ impl Console {
         Self(match mode {
             Mode::Default | Mode::Brief => {
                 let brief = mode == Mode::Brief;
-                Face::Progress(Box::new(Progress::new(out, err, bar, brief)))
+                Face::Progress(Box::new(ProgressDisplay::new(out, err, bar, brief)))
             }
             Mode::Quiet => Face::Quiet { out, err },
             Mode::Silent => Face::Quiet { out: Box::new(io::sink()), err },
@@ -91,15 +91,15 @@ impl Console {
 #[cfg(test)]
 mod tests {
     use super::super::event::{Epoch, Failed, Finished, Started, Step, Warning};
-    use super::super::memory::Memory;
+    use super::super::memory::MemoryStream;
     use super::super::summary::Summary;
     use super::*;
 
     /// A console, and what stands on its stdout and stderr.
     fn console(mode: Mode, bar: bool) -> (Console, impl Fn() -> (String, String)) {
-        let (out, err) = (Memory::default(), Memory::default());
+        let (out, err) = (MemoryStream::default(), MemoryStream::default());
         let console = Console::with(mode, Box::new(out.clone()), Box::new(err.clone()), bar);
-        let plain = |screen: &Memory| console::strip_ansi_codes(&screen.text()).into_owned();
+        let plain = |screen: &MemoryStream| console::strip_ansi_codes(&screen.text()).into_owned();
         (console, move || (plain(&out), plain(&err)))
     }
 

@@ -42,7 +42,7 @@ pub(super) fn cut(disk: &Disk, run: &Path, step: u64) -> Result<Cut> {
         }
     })?;
     filter(disk, &run.join(network::FILE), |line| {
-        let row = serde_json::from_slice::<Row>(line);
+        let row = serde_json::from_slice::<NetworkLine>(line);
         row.is_ok_and(|row| row.step.is_none_or(|at| at <= step))
     })?;
     gradient::cut(disk, run, step)?;
@@ -51,7 +51,7 @@ pub(super) fn cut(disk: &Disk, run: &Path, step: u64) -> Result<Cut> {
 
 /// Of a line of `network.jsonl` what decides: a header has no step.
 #[derive(Deserialize)]
-struct Row {
+struct NetworkLine {
     step: Option<u64>,
 }
 

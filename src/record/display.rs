@@ -1,6 +1,6 @@
 //! Events in words, within 80 columns.
 
-use super::event::{Epoch, Finished, Rule, Started, Step, Warning};
+use super::event::{Epoch, Finished, RuleParameters, Started, Step, Warning};
 use super::summary::Summary;
 use crate::text::{
     Column, Table, bytes, clock, count, duration, grouped, percent_column, plural, three_digits,
@@ -87,8 +87,8 @@ pub(super) fn header(started: &Started) -> String {
 }
 
 /// Which parameters go by a rule, within two lines.
-fn rule_line(rule: &Rule, all: u64) -> String {
-    let Rule { pattern, scheme, names, parameters } = rule;
+fn rule_line(rule: &RuleParameters, all: u64) -> String {
+    let RuleParameters { pattern, scheme, names, parameters } = rule;
     let more = names.len().saturating_sub(RULE_NAMES);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let names = names.iter().take(RULE_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");

@@ -100,12 +100,12 @@ pub struct Started {
     pub steps_ahead: i64,
     /// The rules of the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RuleParameters>,
 }
 
 /// Parameters that go by a rule of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rule {
+pub struct RuleParameters {
     /// The rule's pattern of names.
     #[serde(rename = "match")]
     pub pattern: String,

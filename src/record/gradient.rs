@@ -3,9 +3,10 @@
 //! `residual/<name>`.
 
 use crate::disk::Disk;
+use crate::tensors::{Tensor, Tensors};
 use anyhow::{Context, Result, bail};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use gradwire_exchange::Entry;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The folder of recorded gradients, within a run's.
@@ -40,20 +41,19 @@ pub fn save<'a>(
 ) -> Result<PathBuf> {
     let folder = run.join(FOLDER);
     disk.create_folders(&folder).with_context(|| format!("making {}", folder.display()))?;
-    let mut vectors: Vec<(String, &[usize], Vec<u8>)> = Vec::new();
-    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut tensors = Tensors::default();
     for Parameter { name, dims, gradient, residual } in parameters {
-        vectors.push((name.to_string(), dims, bytes(gradient)));
-        let residual =
-            residual.map(|residual| (format!("{RESIDUAL}{name}"), dims, bytes(residual)));
-        vectors.extend(residual);
+        let mut insert = |name: String, values: &[f32]| {
+            let (shape, values) = (dims.to_vec(), Entry::F32(values.to_vec()));
+            tensors.0.insert(name, Tensor { shape, values });
+        };
+        insert(name.into(), gradient);
+        if let Some(residual) = residual {
+            insert(format!("{RESIDUAL}{name}"), residual);
+        }
     }
-    let tensors = vectors
-        .iter()
-        .map(|(name, dims, bytes)| Ok((name, TensorView::new(Dtype::F32, dims.to_vec(), bytes)?)));
-    let tensors = tensors.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
     let file = folder.join(format!("step-{step:06}.safetensors"));
-    let bytes = safetensors::serialize(tensors, None)?;
+    let bytes = tensors.encode(None)?;
     disk.replace(&file, &bytes).with_context(|| format!("writing {}", file.display()))?;
     Ok(file)
 }
@@ -111,31 +111,30 @@ impl Gradient {
 pub fn load(file: &Path) -> Result<Gradient> {
     let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
     let at = || format!("reading {}", file.display());
-    let tensors = SafeTensors::deserialize(&bytes).with_context(at)?;
-    let (mut residuals, mut named): (Vec<_>, Vec<_>) =
-        tensors.tensors().into_iter().partition(|(name, _)| name.starts_with(RESIDUAL));
-    named.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let Tensors(mut named) = Tensors::decode(&bytes).with_context(at)?;
+    let mut residuals: BTreeMap<String, Tensor> =
+        named.extract_if(.., |name, _| name.starts_with(RESIDUAL)).collect();
     let mut gradient = Gradient { flat: Vec::new(), shapes: Vec::new() };
     for (name, tensor) in named {
-        let before = gradient.flat.len();
-        gradient.flat.extend(values(file, &name, &tensor)?);
-        let residual = residuals.iter().position(|(of, _)| of[RESIDUAL.len()..] == name);
-        if let Some((of, residual)) = residual.map(|place| residuals.swap_remove(place)) {
-            if residual.shape() != tensor.shape() {
+        let mut sums = values(file, &name, &tensor)?.to_vec();
+        let of = format!("{RESIDUAL}{name}");
+        if let Some(residual) = residuals.remove(&of) {
+            if residual.shape != tensor.shape {
                 bail!("{}: tensor {of} is not of the shape of {name}", file.display());
             }
             let residual = values(file, &of, &residual)?;
-            gradient.flat[before..].iter_mut().zip(residual).for_each(|(sum, value)| *sum += value);
-            if let Some(at) = gradient.flat[before..].iter().position(|sum| !sum.is_finite()) {
+            sums.iter_mut().zip(residual).for_each(|(sum, value)| *sum += value);
+            if let Some(at) = sums.iter().position(|sum| !sum.is_finite()) {
                 bail!(
                     "{}: element {at} of {name} and {of} adds up to no finite number",
                     file.display()
                 );
             }
         }
-        gradient.shapes.push(tensor.shape().to_vec());
+        gradient.flat.append(&mut sums);
+        gradient.shapes.push(tensor.shape);
     }
-    if let Some((of, _)) = residuals.first() {
+    if let Some((of, _)) = residuals.first_key_value() {
         bail!("{}: there is no parameter for tensor {of}", file.display());
     }
     if gradient.flat.is_empty() {
@@ -145,12 +144,10 @@ pub fn load(file: &Path) -> Result<Gradient> {
 }
 
 /// The values of a tensor of a file, each finite.
-fn values(file: &Path, name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
-    if tensor.dtype() != Dtype::F32 {
-        bail!("{}: tensor {name} is {:?}; gradients are f32", file.display(), tensor.dtype());
-    }
-    let values = tensor.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
-    let values: Vec<f32> = values.collect();
+fn values<'a>(file: &Path, name: &str, tensor: &'a Tensor) -> Result<&'a [f32]> {
+    let Entry::F32(values) = &tensor.values else {
+        bail!("{}: tensor {name} is not of f32, as gradients are", file.display())
+    };
     if let Some(at) = values.iter().position(|value| !value.is_finite()) {
         bail!("{}: element {at} of tensor {name} is not finite", file.display());
     }
@@ -162,15 +159,10 @@ mod tests {
     use super::*;
 
     fn file_of(folder: &Path, tensors: &[(&str, &[f32])]) -> PathBuf {
-        let bytes: Vec<Vec<u8>> = tensors
-            .iter()
-            .map(|(_, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
-            .collect();
-        let views = tensors.iter().zip(&bytes).map(|((name, values), bytes)| {
-            (*name, TensorView::new(Dtype::F32, vec![values.len()], bytes).unwrap())
-        });
+        let mut all = Tensors::default();
+        tensors.iter().for_each(|(name, values)| all.insert_flat(name, values));
         let file = folder.join("gradient.safetensors");
-        std::fs::write(&file, safetensors::serialize(views, None).unwrap()).unwrap();
+        std::fs::write(&file, all.encode(None).unwrap()).unwrap();
         file
     }
 

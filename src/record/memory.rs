@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 /// Takes so many bytes, then is full. Clones share the bytes.
 #[derive(Clone)]
-pub(super) struct Memory {
+pub(super) struct MemoryStream {
     content: Arc<Mutex<Vec<u8>>>,
     room: usize,
 }
 
-impl Memory {
+impl MemoryStream {
     pub(super) fn with_room(room: usize) -> Self {
         Self { content: Arc::default(), room }
     }
@@ -24,13 +24,13 @@ impl Memory {
     }
 }
 
-impl Default for Memory {
+impl Default for MemoryStream {
     fn default() -> Self {
         Self::with_room(usize::MAX)
     }
 }
 
-impl Write for Memory {
+impl Write for MemoryStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut content = self.content.lock().unwrap();
         let taken = bytes.len().min(self.room - content.len());

@@ -35,6 +35,7 @@
 //! [`RunLog`] reads `metrics.jsonl` back, [`network::read`] the network's record. An event is in both files when [`Record::record`] returns: nothing is buffered here that a
 //! killed process could lose.
 
+pub(crate) mod as_json;
 mod console;
 mod cut;
 mod display;
@@ -59,8 +60,8 @@ mod tensorboard;
 pub use console::{Console, Mode};
 pub use cut::Cut;
 pub use event::{
-    Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Rule, Started, Step, Tagged,
-    Text, Warning,
+    Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, RuleParameters, Started, Step,
+    Tagged, Text, Warning,
 };
 pub use folder::{
     METRICS, PROVENANCE, RECIPE, create_given, create_stamped, is_run, is_written, lock, set_aside,

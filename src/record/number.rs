@@ -10,12 +10,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[serde(untagged)]
 enum Number {
     Finite(f64),
-    Other(Word),
+    Other(NotFinite),
 }
 
 /// What is not finite.
 #[derive(Serialize, Deserialize)]
-enum Word {
+enum NotFinite {
     NaN,
     Infinity,
     #[serde(rename = "-Infinity")]
@@ -25,9 +25,9 @@ enum Word {
 impl From<f64> for Number {
     fn from(value: f64) -> Self {
         match value {
-            f64::INFINITY => Self::Other(Word::Infinity),
-            f64::NEG_INFINITY => Self::Other(Word::NegativeInfinity),
-            _ if value.is_nan() => Self::Other(Word::NaN),
+            f64::INFINITY => Self::Other(NotFinite::Infinity),
+            f64::NEG_INFINITY => Self::Other(NotFinite::NegativeInfinity),
+            _ if value.is_nan() => Self::Other(NotFinite::NaN),
             _ => Self::Finite(value),
         }
     }
@@ -37,9 +37,9 @@ impl From<Number> for f64 {
     fn from(number: Number) -> Self {
         match number {
             Number::Finite(value) => value,
-            Number::Other(Word::NaN) => Self::NAN,
-            Number::Other(Word::Infinity) => Self::INFINITY,
-            Number::Other(Word::NegativeInfinity) => Self::NEG_INFINITY,
+            Number::Other(NotFinite::NaN) => Self::NAN,
+            Number::Other(NotFinite::Infinity) => Self::INFINITY,
+            Number::Other(NotFinite::NegativeInfinity) => Self::NEG_INFINITY,
         }
     }
 }

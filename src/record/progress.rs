@@ -18,7 +18,7 @@ const REDRAW_CURVES: Duration = Duration::from_secs(1);
 const LINE_SECONDS: [f64; 2] = [10.0, 60.0];
 
 /// Shows the way through a run on `err`, and its summary on `out`.
-pub(super) struct Progress {
+pub(super) struct ProgressDisplay {
     out: Stream,
     err: Stream,
     /// Whether there is a terminal to draw a bar on.
@@ -39,7 +39,7 @@ pub(super) struct Progress {
     drawn: Option<Instant>,
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// `brief` shows the way, and neither what is trained, nor epochs, nor the summary.
     pub(super) fn new(out: Stream, err: Stream, live: bool, brief: bool) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.clear();
     }

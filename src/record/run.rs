@@ -220,27 +220,27 @@ fn append(disk: &Disk, path: &Path) -> Result<JsonLines<Stream>> {
 #[cfg(test)]
 mod tests {
     use super::super::event::{Kind, Step};
-    use super::super::memory::Memory;
+    use super::super::memory::MemoryStream;
     use super::*;
 
     fn step(step: u64) -> Event {
         Event::from(Step { step, loss: 1.0, ..Step::default() })
     }
 
-    fn record(lines: &Memory, curves: Memory) -> Record {
+    fn record(lines: &MemoryStream, curves: MemoryStream) -> Record {
         let curves = TensorBoard::new(Box::new(curves) as Stream, 0.0).unwrap();
         let lines = JsonLines::new(Box::new(lines.clone()) as Stream);
         Record::new("out/a/b".into(), lines, curves)
     }
 
-    fn events(lines: &Memory) -> Vec<Event> {
+    fn events(lines: &MemoryStream) -> Vec<Event> {
         lines.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     #[test]
     fn without_tensorboard_the_run_goes_on_with_one_warning() {
-        let lines = Memory::default();
-        let mut record = record(&lines, Memory::with_room(1000));
+        let lines = MemoryStream::default();
+        let mut record = record(&lines, MemoryStream::with_room(1000));
         let warnings: Vec<_> = (1..=20).filter_map(|i| record.record(&step(i)).unwrap()).collect();
         let [Event { kind: Kind::Warning(warning), .. }] = &warnings[..] else {
             panic!("one warning, not {warnings:?}")
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn without_metrics_the_run_stops() {
-        let mut record = record(&Memory::with_room(1000), Memory::default());
+        let mut record = record(&MemoryStream::with_room(1000), MemoryStream::default());
         let error = (1..=20).find_map(|i| record.record(&step(i)).err()).unwrap();
         let error = format!("{error:#}");
         assert!(error.contains("out/a/b/metrics.jsonl") && error.contains("--out"), "{error}");
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn steps_passed_over_count_in_the_summary() {
-        let lines = Memory::default();
-        let mut record = record(&lines, Memory::default());
+        let lines = MemoryStream::default();
+        let mut record = record(&lines, MemoryStream::default());
         record.pass_over(&step(1));
         record.record(&step(2)).unwrap();
         let Kind::Finished(finished) = record.finish().unwrap().kind else {
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_written_with_its_causes() {
-        let lines = Memory::default();
-        let record = record(&lines, Memory::default());
+        let lines = MemoryStream::default();
+        let record = record(&lines, MemoryStream::default());
         let error = anyhow::anyhow!("loss is NaN").context("worker 1, step 3");
         let event = record.fail(&error, true).unwrap();
         assert_eq!(

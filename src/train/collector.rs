@@ -57,7 +57,7 @@ impl Collector {
             Report::Warning(step, message) => {
                 vec![RunEvent::Recorded(Event::from(record::Warning { step, message }))]
             }
-            Report::Part(part) => vec![RunEvent::Part(Some((part, self.sums.clone())))],
+            Report::Part(part) => vec![RunEvent::Part(part, self.sums.clone())],
             Report::Epoch(epoch) => {
                 self.pending.push_back(epoch);
                 self.ended_epoch().into_iter().collect()
@@ -315,8 +315,10 @@ mod tests {
         let mut ended = Vec::new();
         for report in [step(1, 0), epoch(1), step(2, 0), epoch(2), step(1, 1), step(2, 1)] {
             let events = collector.add(report);
-            ended.extend(events.iter().filter_map(|event| match &event.event()?.kind {
-                record::Kind::Epoch(epoch) => Some((epoch.epoch, epoch.train_loss)),
+            ended.extend(events.into_iter().filter_map(|event| match event {
+                RunEvent::Recorded(Event { kind: record::Kind::Epoch(epoch), .. }) => {
+                    Some((epoch.epoch, epoch.train_loss))
+                }
                 _ => None,
             }));
         }

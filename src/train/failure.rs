@@ -4,6 +4,7 @@
 //! of its own that is only an echo. A silent worker, or one whose message cannot be read, reports
 //! nothing at all: its peers accuse it.
 
+use crate::text::duration;
 use crate::train::position::Position;
 use anyhow::{Error, anyhow};
 use gradwire_exchange as exchange;
@@ -44,8 +45,8 @@ impl Failure {
     /// A worker has shown no progress for too long.
     pub(crate) fn stall(rank: usize, position: Position, limit: Duration) -> Self {
         let error = anyhow!(
-            "no progress for {limit:.1?}; exchange.timeout says how long one worker may keep the \
-             others waiting"
+            "no progress for {}; exchange.timeout says how long one worker may keep the others waiting",
+            duration(limit.as_secs_f64())
         );
         Self::new(rank, position, error)
     }

@@ -21,7 +21,7 @@ const SLICE: Duration = Duration::from_millis(10);
 
 /// What can be done to a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum FaultKind {
     /// A worker panics at the beginning of the step.
     Panic,
     /// A worker does nothing for a while at the beginning of the step.
@@ -37,8 +37,8 @@ pub enum Kind {
 
 /// One fault: what, to whom, when.
 #[derive(Debug)]
-struct Fault {
-    kind: Kind,
+struct InjectedFault {
+    kind: FaultKind,
     worker: usize,
     step: u64,
     done: AtomicBool,
@@ -48,7 +48,7 @@ struct Fault {
 #[derive(Debug, Default)]
 pub struct Faults {
     text: String,
-    faults: Vec<Fault>,
+    faults: Vec<InjectedFault>,
     disk: Option<disk::Fault>,
 }
 
@@ -91,35 +91,29 @@ impl Faults {
                 names.join(", ")
             );
         };
-        let mut settings = Settings::read(settings).with_context(|| format!("write `{form}`"))?;
-        let fault = (|| -> Result<Option<Fault>> {
-            if name == "disk-full" {
-                ensure!(self.disk.is_none(), "one run takes one of these");
-                self.disk = Some(settings.disk()?);
-                return Ok(None);
-            }
-            let of_rank_0 = name == "kill" && !settings.names("worker");
-            let worker = if of_rank_0 { 0 } else { settings.number("worker")? as usize };
-            let step = settings.number("step")?;
-            ensure!(step > 0, "steps count from 1");
-            let kind = match name {
-                "panic" => Kind::Panic,
-                "stall" => Kind::Stall(duration(settings.take("for")?)?),
-                "corrupt" => Kind::Corrupt,
-                "nan" => Kind::Nan,
-                _ => Kind::Kill,
-            };
-            Ok(Some(Fault { kind, worker, step, done: AtomicBool::new(false) }))
-        })();
-        self.faults.extend(
-            fault
-                .and_then(|fault| {
-                    settings.end()?;
-                    Ok(fault)
-                })
-                .with_context(|| format!("write `{form}`"))?,
-        );
-        Ok(())
+        self.add_named(name, settings).with_context(|| format!("write `{form}`"))
+    }
+
+    fn add_named(&mut self, name: &str, settings: &str) -> Result<()> {
+        let mut settings = ClauseSettings::read(settings)?;
+        if name == "disk-full" {
+            ensure!(self.disk.is_none(), "one run takes one of these");
+            self.disk = Some(settings.disk()?);
+            return settings.end();
+        }
+        let of_rank_0 = name == "kill" && !settings.names("worker");
+        let worker = if of_rank_0 { 0 } else { settings.number("worker")? as usize };
+        let step = settings.number("step")?;
+        ensure!(step > 0, "steps count from 1");
+        let kind = match name {
+            "panic" => FaultKind::Panic,
+            "stall" => FaultKind::Stall(duration(settings.take("for")?)?),
+            "corrupt" => FaultKind::Corrupt,
+            "nan" => FaultKind::Nan,
+            _ => FaultKind::Kill,
+        };
+        self.faults.push(InjectedFault { kind, worker, step, done: AtomicBool::new(false) });
+        settings.end()
     }
 
     /// Refuses faults that cannot happen in a run of so many workers and steps.
@@ -128,7 +122,7 @@ impl Faults {
     /// The fault, and what the run has.
     pub fn check(&self, workers: usize, last_step: u64) -> Result<()> {
         for fault in &self.faults {
-            let Fault { kind, worker, step, .. } = fault;
+            let InjectedFault { kind, worker, step, .. } = fault;
             ensure!(
                 *worker < workers,
                 "injected fault {kind:?}: there is no worker {worker} of {workers}; they count from 0"
@@ -138,7 +132,7 @@ impl Faults {
                 "injected fault {kind:?}: step {step} is beyond the run's last, {last_step}"
             );
             ensure!(
-                *kind != Kind::Corrupt || workers > 1,
+                *kind != FaultKind::Corrupt || workers > 1,
                 "injected fault {kind:?}: a single worker sends no messages"
             );
         }
@@ -161,15 +155,15 @@ impl Faults {
     /// # Panics
     /// When that is what is to happen.
     fn strike(&self, rank: usize, step: u64, position: &LivePosition) {
-        if self.happens(rank, step, |kind| kind == Kind::Kill) {
+        if self.happens(rank, step, |kind| kind == FaultKind::Kill) {
             // Nothing comes back from this one; a system that refuses leaves the run as it is.
             let _ = raise(SIGKILL);
         }
-        if self.happens(rank, step, |kind| kind == Kind::Panic) {
+        if self.happens(rank, step, |kind| kind == FaultKind::Panic) {
             panic!("injected at step {step}");
         }
         let stall = self.faults.iter().find_map(|fault| match fault.kind {
-            Kind::Stall(duration) if fault.happens(rank, step) => Some(duration),
+            FaultKind::Stall(duration) if fault.happens(rank, step) => Some(duration),
             _ => None,
         });
         let mut left = stall.unwrap_or_default();
@@ -186,9 +180,14 @@ impl Faults {
         position.calling(move |step| faults.strike(seen.rank(), step, &seen))
     }
 
-    /// Whether the gradient of `rank` at `step` is to be spoilt.
+    /// Whether the gradient of `rank` at `step` is [to be spoilt](Self::spoils_gradient).
+    pub fn awaits_gradient(&self, rank: usize, step: u64) -> bool {
+        self.faults.iter().any(|fault| fault.kind == FaultKind::Nan && fault.is_at(rank, step))
+    }
+
+    /// Whether the gradient of `rank` at `step` is to be spoilt now.
     pub fn spoils_gradient(&self, rank: usize, step: u64) -> bool {
-        self.happens(rank, step, |kind| kind == Kind::Nan)
+        self.happens(rank, step, |kind| kind == FaultKind::Nan)
     }
 
     /// A rank's end of the exchange, whose messages the faults damage.
@@ -197,20 +196,24 @@ impl Faults {
         inner: Box<dyn Collective>,
         position: &LivePosition,
     ) -> Box<dyn Collective> {
-        if faults.faults.iter().all(|fault| fault.kind != Kind::Corrupt) {
+        if faults.faults.iter().all(|fault| fault.kind != FaultKind::Corrupt) {
             return inner;
         }
         Box::new(Wire { inner, faults: faults.clone(), position: position.clone() })
     }
 
-    fn happens(&self, rank: usize, step: u64, which: impl Fn(Kind) -> bool) -> bool {
+    fn happens(&self, rank: usize, step: u64, which: impl Fn(FaultKind) -> bool) -> bool {
         self.faults.iter().any(|fault| which(fault.kind) && fault.happens(rank, step))
     }
 }
 
-impl Fault {
+impl InjectedFault {
+    fn is_at(&self, rank: usize, step: u64) -> bool {
+        self.worker == rank && self.step == step
+    }
+
     fn happens(&self, rank: usize, step: u64) -> bool {
-        self.worker == rank && self.step == step && !self.done.swap(true, Ordering::SeqCst)
+        self.is_at(rank, step) && !self.done.swap(true, Ordering::SeqCst)
     }
 }
 
@@ -277,7 +280,7 @@ impl Wire {
     /// Damages a message if that is to happen now.
     fn corrupt(&self, mine: &mut [u8]) {
         let step = self.position.get().step;
-        if self.faults.happens(self.rank(), step, |kind| kind == Kind::Corrupt) {
+        if self.faults.happens(self.rank(), step, |kind| kind == FaultKind::Corrupt) {
             // Two thirds into the message lies a value or an index, seldom a header.
             let at = mine.len() * 2 / 3;
             if let Some(byte) = mine.get_mut(at) {
@@ -288,9 +291,9 @@ impl Wire {
 }
 
 /// The settings of a clause that nobody has taken yet.
-struct Settings<'a>(Vec<(&'a str, &'a str)>);
+struct ClauseSettings<'a>(Vec<(&'a str, &'a str)>);
 
-impl<'a> Settings<'a> {
+impl<'a> ClauseSettings<'a> {
     fn read(text: &'a str) -> Result<Self> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
         let pairs = parts.map(|part| {
@@ -366,11 +369,11 @@ mod tests {
         assert_eq!(
             read,
             [
-                (Kind::Panic, 2, 40),
-                (Kind::Stall(five), 1, 50),
-                (Kind::Corrupt, 0, 60),
-                (Kind::Nan, 3, 70),
-                (Kind::Kill, 0, 80)
+                (FaultKind::Panic, 2, 40),
+                (FaultKind::Stall(five), 1, 50),
+                (FaultKind::Corrupt, 0, 60),
+                (FaultKind::Nan, 3, 70),
+                (FaultKind::Kill, 0, 80)
             ]
         );
         assert_eq!(faults.disk(), Some(disk::Fault::full(Some(Operation::Write), 3)));

@@ -8,7 +8,7 @@ use crate::train::position::Position;
 use crate::train::relay::{FailureReport, WorkerMessage};
 use crate::train::session::{Session, load};
 use crate::train::steps::Steps;
-use crate::train::workers::{Workers, run_workers};
+use crate::train::workers::run_workers;
 use anyhow::{Error, Result, bail, ensure};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,8 +78,9 @@ fn work(job: &Job, mut session: Session, start: Begin) -> Result<()> {
     job.take_up(machines, threads)?;
     session.steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
     session.folder = Some(PathBuf::from(folder));
-    let workers = Workers { job, session: Arc::new(session), threads, from: from.map(Arc::new) };
-    run_workers(workers, |report| job.write(0, &WorkerMessage::Report(report).message()?))
+    run_workers(job, &Arc::new(session), threads, from.map(Arc::new), |report| {
+        job.write(0, &WorkerMessage::Report(report).message()?)
+    })
 }
 
 /// Tells process 0 of an error, unless the worker's own report has told it; gives the error back.

@@ -35,9 +35,7 @@ pub(super) struct GradientExchange {
     /// Bytes of gradient that are exchanged together beside the backward pass.
     group_bytes: usize,
     position: LivePosition,
-    /// Whether a fault is to spoil the gradient of a step.
-    spoils: Box<dyn Fn(u64) -> bool + Send>,
-    now: Now,
+    current: CurrentStep,
 }
 
 /// The mean that an exchange beside the steps came to, in the place of what was given to it, and what that cost.
@@ -47,12 +45,11 @@ const HERE: &str = "invariant: the exchange is not under way";
 
 /// The step that has begun.
 #[derive(Default)]
-struct Now {
+struct CurrentStep {
     step: u64,
     /// Samples of this rank, and of all ranks.
     samples: [usize; 2],
-    spoilt: bool,
-    /// Whether somebody looks at this rank's gradient before it is exchanged.
+    /// Whether somebody looks at this rank's gradient, or changes it, before it is exchanged.
     inspected: bool,
     exchanged: Option<Overlapped>,
 }
@@ -66,13 +63,8 @@ enum Overlap {
 }
 
 impl GradientExchange {
-    /// A gradient of zeros. `spoils` says in which steps a fault makes it NaN.
-    pub(super) fn new(
-        recipe: &Recipe,
-        mut exchange: Exchange,
-        position: LivePosition,
-        spoils: impl Fn(u64) -> bool + Send + 'static,
-    ) -> Self {
+    /// A gradient of zeros.
+    pub(super) fn new(recipe: &Recipe, mut exchange: Exchange, position: LivePosition) -> Self {
         let parameters = exchange.layout().len();
         let mut nothing = Traffic::default();
         nothing.dense_bytes = exchange.dense_bytes();
@@ -88,8 +80,7 @@ impl GradientExchange {
             overlap: if recipe.exchange.overlap { Overlap::Learning(None) } else { Overlap::Off },
             group_bytes: recipe.exchange.overlap_bytes,
             position,
-            spoils: Box::new(spoils),
-            now: Now::default(),
+            current: CurrentStep::default(),
         }
     }
 
@@ -105,11 +96,10 @@ impl GradientExchange {
     ) {
         // By itself a rank takes the mean over its own samples.
         let global = if alone { local * self.world_size } else { global };
-        let spoilt = (self.spoils)(step);
-        self.now = Now { step, samples: [local, global], spoilt, inspected, exchanged: None };
+        self.current = CurrentStep { step, samples: [local, global], inspected, exchanged: None };
         if local == 0 {
-            self.flat.fill(if spoilt { f32::NAN } else { 0.0 });
-            if spoilt { self.support.fill() } else { self.support.clear() }
+            self.flat.fill(0.0);
+            self.support.clear();
         }
     }
 
@@ -125,20 +115,20 @@ impl GradientExchange {
         zeros: Option<&Range<usize>>,
         timer: &mut StepTimer,
     ) -> Result<()> {
-        let [local, global] = self.now.samples;
-        let share = samples.len() * self.world_size;
-        let weight = if self.now.spoilt { f64::NAN } else { share as f64 / global as f64 };
+        let [local, global] = self.current.samples;
+        let weight = (samples.len() * self.world_size) as f64 / global as f64;
         let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
         let add = samples.start > 0;
         if let Overlap::Planned(plan) = &self.overlap
-            && !self.now.inspected
+            && !self.current.inspected
             && samples.end == local
         {
             self.position.enter(Phase::OverlappedExchange);
             self.support.fill();
             let exchange = (params, self.exchange.as_mut().expect(HERE), self.flat.as_mut_slice());
             let pass = |listener| Ok(backward_into(&loss, listener)?);
-            self.now.exchanged = Some(plan.run(self.now.step, exchange, add, timer, pass)?);
+            self.current.exchanged =
+                Some(plan.run(self.current.step, exchange, add, timer, pass)?);
             return Ok(());
         }
         self.position.enter(Phase::Backward);
@@ -164,7 +154,7 @@ impl GradientExchange {
         let learns = matches!(self.overlap, Overlap::Learning(_));
         let gradients =
             if learns { backward(loss)? } else { backward_in_place(loss, flat, params.places())? };
-        if self.now.step == 1 && !add {
+        if self.current.step == 1 && !add {
             params.audit(&gradients)?;
         }
         params.gather(&gradients, flat, zeros.filter(|_| !add), &mut self.support)?;
@@ -179,18 +169,18 @@ impl GradientExchange {
 
     /// Exchanges what the backward pass has not: from here on `flat` is the mean gradient.
     pub(super) fn finish(&mut self, params: &Params) -> Result<Overlapped> {
-        if let Some(exchanged) = self.now.exchanged.take() {
+        if let Some(exchanged) = self.current.exchanged.take() {
             return Ok(exchanged);
         }
         self.position.enter(Phase::Exchange);
         let began = Instant::now();
         let exchange = self.exchange.as_mut().expect(HERE);
         let gradient = Gradient::within(&mut self.flat, &mut self.support);
-        let traffic = exchange.allreduce(self.now.step, gradient)?;
+        let traffic = exchange.allreduce(self.current.step, gradient)?;
         let exposed = began.elapsed();
         // A rank without samples would learn that nothing is ever early: all wait for a step in which
         // each has some.
-        let [_, global] = self.now.samples;
+        let [_, global] = self.current.samples;
         let all_have_some = global >= self.world_size;
         if let (true, Overlap::Learning(first)) = (all_have_some, &mut self.overlap) {
             let plan = OverlapPlan::learn(params, first.as_ref(), exchange, self.group_bytes)?;
@@ -211,7 +201,7 @@ impl GradientExchange {
 
     /// Begins the exchange of one group of `values` beside the steps that follow.
     pub(super) fn send(&mut self, group: usize, mut values: Vec<f32>) -> Result<()> {
-        let (step, rank) = (self.now.step, self.position.rank());
+        let (step, rank) = (self.current.step, self.position.rank());
         let mut exchange = self.exchange.take().expect(HERE);
         let exchanging = move || {
             let traffic = exchange.allreduce_group(step, group, &mut values);
@@ -237,8 +227,8 @@ impl GradientExchange {
         Some((landed, began.elapsed()))
     }
 
-    /// Tells of an exchange of progress: the norm of its mean, and that what it cost is for all parameters.
-    pub(super) fn tell(&self, traffic: &mut Traffic, norm: f64) {
+    /// Completes what an exchange of progress cost: it is for all parameters, and has the norm of the mean.
+    pub(super) fn complete_progress(&self, traffic: &mut Traffic, norm: f64) {
         traffic.dense_bytes = self.nothing.dense_bytes;
         traffic.gauges.push(Gauge::sum("progress_norm", norm));
     }
@@ -261,7 +251,7 @@ impl GradientExchange {
 
     /// Stops every rank before the update; the error for this rank.
     pub(super) fn abort(&mut self, reason: &str) -> anyhow::Error {
-        self.exchange.as_mut().expect(HERE).abort(self.now.step, reason).into()
+        self.exchange.as_mut().expect(HERE).abort(self.current.step, reason).into()
     }
 }
 

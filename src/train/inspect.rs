@@ -1,4 +1,5 @@
-//! What the record keeps of rank 0's own gradient: histograms, and the gradient itself.
+//! Who sees a rank's own gradient before it is exchanged: the record, which keeps histograms of rank 0's and the
+//! gradient itself, and a fault that spoils it.
 
 use crate::record::{Histogram, Histograms, Tagged, gradient};
 use crate::train::position::Phase;
@@ -8,12 +9,14 @@ use anyhow::{Context, Result, ensure};
 use glob::Pattern;
 
 impl Worker {
-    /// Whether the record keeps something of this rank's gradient of `step`.
+    /// Whether this rank's gradient of `step` is to be recorded or spoilt.
     pub(super) fn is_inspected(&self, step: u64) -> bool {
-        self.histograms_due(step) || self.gradient_due(step)
+        let spoilt = self.session.faults.awaits_gradient(self.position.rank(), step);
+        spoilt || self.histograms_due(step) || self.gradient_due(step)
     }
 
-    /// Between the backward pass and the exchange: records what the recipe asks for, if it is due.
+    /// Between the backward pass and the exchange: records what the recipe asks for, if it is due, and lets a fault
+    /// spoil the gradient.
     ///
     /// # Errors
     /// When the recipe names parameters that are not there, or the gradient cannot be written.
@@ -26,6 +29,10 @@ impl Worker {
         }
         if self.gradient_due(step) {
             self.record_gradient(step)?;
+        }
+        if self.session.faults.spoils_gradient(self.position.rank(), step) {
+            self.gradient.flat.fill(f32::NAN);
+            self.gradient.support.fill();
         }
         Ok(())
     }
@@ -76,14 +83,14 @@ impl Worker {
 }
 
 /// A parameter's name and dimensions.
-type About<'a> = (&'a str, &'a [usize]);
+type NamedShape<'a> = (&'a str, &'a [usize]);
 
 /// The numbers of the parameters that `patterns` name, as those of the policy's rules do; without patterns
 /// the largest weight of each part of the model, a part being what has one name up to the first dot.
 ///
 /// # Errors
 /// When a pattern names no parameter.
-pub(super) fn shown(patterns: Option<&[String]>, params: &[About<'_>]) -> Result<Vec<usize>> {
+pub(super) fn shown(patterns: Option<&[String]>, params: &[NamedShape<'_>]) -> Result<Vec<usize>> {
     let places = 0..params.len();
     let Some(patterns) = patterns else { return Ok(largest_of_parts(params)) };
     let read = |text: &String| {
@@ -102,7 +109,7 @@ pub(super) fn shown(patterns: Option<&[String]>, params: &[About<'_>]) -> Result
     Ok(places.filter(named).collect())
 }
 
-fn largest_of_parts(params: &[About<'_>]) -> Vec<usize> {
+fn largest_of_parts(params: &[NamedShape<'_>]) -> Vec<usize> {
     let part = |place: usize| params[place].0.split('.').next();
     let size = |place: usize| params[place].1.iter().product::<usize>();
     let weights: Vec<usize> =
@@ -120,7 +127,7 @@ fn largest_of_parts(params: &[About<'_>]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    const RESNET: [About<'_>; 7] = [
+    const RESNET: [NamedShape<'_>; 7] = [
         ("conv1.weight", &[16, 3, 3, 3]),
         ("fc.bias", &[10]),
         ("fc.weight", &[10, 64]),

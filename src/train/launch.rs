@@ -8,19 +8,19 @@ use crate::cluster::Job;
 use crate::recipe::Device;
 use crate::record::network::{Header, Meter};
 use crate::record::{
-    Console, Event, Mode, Provenance, Record, Rule, Started, Summary, Warning, create_given,
-    create_stamped,
+    Console, Event, Mode, Provenance, Record, RuleParameters, Started, Summary, Warning,
+    create_given, create_stamped,
 };
 use crate::train::collector::Collector;
 use crate::train::failure;
 use crate::train::notes;
-use crate::train::observer::{Checkpoints, Observer, Observers};
+use crate::train::observer::{Checkpoints, Observer, Receivers, show};
 use crate::train::parts::Parts;
 use crate::train::resume::{Recovery, Resume};
 use crate::train::session::Session;
 use crate::train::state;
 use crate::train::steps::Steps;
-use crate::train::workers::{Workers, run_workers};
+use crate::train::workers::run_workers;
 use anyhow::{Context, Result};
 use gradwire_models::InputKind;
 use std::path::PathBuf;
@@ -53,7 +53,9 @@ pub enum Start {
 /// # Errors
 /// As [`train_observed`].
 pub fn train(job: &Job, session: Session, mode: Mode, start: Start) -> Result<Outcome> {
-    train_observed(job, session, &mut [&mut Console::new(mode)], start)
+    let mut console = Console::new(mode);
+    let mut show = |event: &Event| console.record(event);
+    train_observed(job, session, &mut [&mut show], start)
 }
 
 /// Trains the run of `session`, whose `job` this process leads, to its end, writes its records and
@@ -65,7 +67,7 @@ pub fn train(job: &Job, session: Session, mode: Mode, start: Start) -> Result<Ou
 pub fn train_observed(
     job: &Job,
     mut session: Session,
-    observers: &mut [&mut dyn Observer],
+    observers: &mut [&mut Observer<'_>],
     mut start: Start,
 ) -> Result<Outcome> {
     let progress = match &start {
@@ -90,10 +92,8 @@ pub fn train_observed(
             return Err(error);
         }
         let Some(folder) = session.folder.take() else { return Err(error) };
-        let next = recovery.next(error, &session, &folder)?;
-        start = Start::Resume(Box::new(next.resume));
-        session.recipe = next.recipe;
-        notes = vec![next.note];
+        let (resume, recipe, note) = recovery.next(error, &session, &folder)?;
+        (start, session.recipe, notes) = (Start::Resume(Box::new(resume)), recipe, vec![note]);
         session.requests = Arc::new(session.requests.again());
     }
 }
@@ -105,7 +105,7 @@ fn attempt(
     session: &mut Session,
     start: Start,
     notes: &[String],
-    observers: &mut [&mut dyn Observer],
+    observers: &mut [&mut Observer<'_>],
 ) -> Result<Outcome> {
     let threads = job.threads(&session.recipe);
     let (parameters, rules) = (session.parameters()?, session.rules()?);
@@ -115,8 +115,8 @@ fn attempt(
     let folder = record.folder().to_path_buf();
     let shared = Arc::new(Session { steps, folder: Some(folder.clone()), ..session.clone() });
     let began = begin(job, &shared, &mut record, from.as_deref(), threads, parameters)
-        .and_then(|()| Checkpoints::new(shared.clone(), provenance, record.summary().clone()));
-    let mut checkpoints = match began {
+        .and_then(|()| Checkpoints::new(shared.clone(), provenance));
+    let checkpoints = match began {
         Ok(checkpoints) => checkpoints,
         Err(error) => {
             // The error itself is what the person must see.
@@ -124,7 +124,7 @@ fn attempt(
             return Err(error);
         }
     };
-    let mut all = Observers::new([&mut record as _, &mut checkpoints as _], observers);
+    let mut receivers = Receivers { record, checkpoints, observers };
     let warning = |message: &String| {
         Event::from(Warning { step: Some(steps.first_step()), message: message.clone() })
     };
@@ -132,33 +132,30 @@ fn attempt(
         .into_iter()
         .chain(events)
         .chain(cautions.iter().chain(notes).map(warning))
-        .try_for_each(|event| all.pass_on_recorded(event));
+        .try_for_each(|event| receivers.record(event));
     let mut collector = Collector::new(&shared.recipe, steps, sums, shared.data.bytes_per_token);
-    let workers = Workers { job, session: shared, threads, from };
     let trained = announced.and_then(|()| {
-        run_workers(workers, |report| {
-            collector.add(report).into_iter().try_for_each(|event| all.pass_on(event))?;
-            all.pass_on_news()
+        run_workers(job, &shared, threads, from, |report| {
+            collector.add(report).into_iter().try_for_each(|event| receivers.take(event))?;
+            receivers.take_news()
         })
     });
     // Whatever has happened: what is being written is finished, so that the run can be resumed from it.
-    let written = checkpoints.finish();
-    let mut all = Observers::new([&mut record as _], observers);
-    let kept =
-        written.and_then(|events| events.into_iter().try_for_each(|e| all.pass_on_recorded(e)));
+    let kept = receivers.finish_checkpoints();
+    let Receivers { record, observers, .. } = receivers;
     let stopped = session.requests.stopping() && record.summary().step < steps.last_step;
     session.folder = Some(folder.clone());
     match trained.and(kept) {
         Ok(()) => {
             let summary = record.summary().clone();
-            Observers::new([], observers).pass_on_recorded(record.finish()?)?;
+            show(observers, &record.finish()?)?;
             Ok(Outcome { folder, summary, stopped })
         }
         Err(error) => {
             // The error itself is what the person must see; whether record and observers can
             // still take it changes nothing about that.
             if let Ok(failed) = record.fail(&error, failure::diverged(&error)) {
-                let _ = Observers::new([], observers).pass_on_recorded(failed);
+                let _ = show(observers, &failed);
             }
             Err(error)
         }
@@ -268,7 +265,7 @@ fn started(
     folder: &str,
     threads: usize,
     parameters: u64,
-    rules: Vec<Rule>,
+    rules: Vec<RuleParameters>,
 ) -> Event {
     let Session { recipe, data, steps, own, .. } = session;
     let parts = session.parts();

@@ -2,13 +2,13 @@
 
 use crate::machine::{self, Memory};
 use crate::recipe::{Device, Recipe, average, input};
+use crate::text::{bytes, grouped};
 use crate::train::parts::Parts;
 use crate::train::replica::Replica;
 use crate::train::session::Session;
 use anyhow::{Result, ensure};
 use gradwire_datasets::Batch;
 use gradwire_models::kernels;
-use indicatif::{HumanBytes, HumanCount};
 
 /// How many times the least is taken together with activations, messages and the data set, as a rule:
 /// more where batches are large, less where models are.
@@ -59,8 +59,8 @@ pub fn in_words(recipe: &Recipe, workers: usize) -> Result<String> {
 fn words(parameters: u64, workers: usize, least: u64) -> String {
     format!(
         "{workers} workers with {} parameters each need at least {} of memory",
-        HumanCount(parameters),
-        HumanBytes(least)
+        grouped(parameters),
+        bytes(least as f64)
     )
 }
 
@@ -122,14 +122,14 @@ impl Need {
         ensure!(
             least <= memory.total,
             "{needs}, and there are {}: write a smaller model, or fewer workers",
-            HumanBytes(memory.total)
+            bytes(memory.total as f64)
         );
         if sample == 0 {
             return Ok((least.saturating_mul(USUALLY) > memory.free).then(|| {
                 format!(
                     "{needs}, usually {USUALLY} times that, and {} are free: where memory runs out, the \
                      system ends the run",
-                    HumanBytes(memory.free)
+                    bytes(memory.free as f64)
                 )
             }));
         }
@@ -148,13 +148,13 @@ impl Need {
         };
         let told = format!(
             "{needs}, and {} more for the activations of {workers} × {batch} samples, as a small batch shows",
-            HumanBytes(activations)
+            bytes(activations as f64)
         );
-        ensure!(all <= memory.total, "{told}; there are {}: {remedy}", HumanBytes(memory.total));
+        ensure!(all <= memory.total, "{told}; there are {}: {remedy}", bytes(memory.total as f64));
         Ok((all > memory.free).then(|| {
             format!(
                 "{told}; {} are free, and where memory runs out, the system ends the run: {remedy}",
-                HumanBytes(memory.free)
+                bytes(memory.free as f64)
             )
         }))
     }
@@ -200,9 +200,9 @@ pub fn check_weights(parameters: u64) -> Result<()> {
         weights <= total,
         "a model of {} parameters takes {} of memory, and there are {}: was it trained elsewhere, or is its \
          file damaged?",
-        HumanCount(parameters),
-        HumanBytes(weights),
-        HumanBytes(total)
+        grouped(parameters),
+        bytes(weights as f64),
+        bytes(total as f64)
     );
     Ok(())
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use gradwire_exchange::{State, Support};
 use gradwire_models::kernels::optimizer::{BLOCK, SgdStep, sum_of_squares};
 use std::ops::Range;
-use table::Table;
+use table::EmbeddingTable;
 
 /// An optimizer with its state for one replica.
 pub struct Optimizer {
@@ -21,7 +21,7 @@ pub struct Optimizer {
     vectors: Vec<Vec<f32>>,
     steps: u64,
     /// The table whose rows may wait.
-    table: Option<Table>,
+    table: Option<EmbeddingTable>,
 }
 
 impl Optimizer {
@@ -39,7 +39,7 @@ impl Optimizer {
         let rows = |param: &&Param| Some(param.name.as_str()) == table;
         let table = params.iter().find(rows).and_then(|param| match param.var.dims() {
             [_, width] if *width > 0 && param.var.device().is_cpu() => {
-                Some(Table::new(param.range.clone(), *width))
+                Some(EmbeddingTable::new(param.range.clone(), *width))
             }
             _ => None,
         });
@@ -57,11 +57,8 @@ impl Optimizer {
     /// # Errors
     /// When the table does not lie in memory as one contiguous `f32` slice.
     pub fn catch_up(&mut self, params: &Params, rows: Option<&[u32]>) -> Result<()> {
-        let momentum = self.momentum();
-        let Some(table) = &mut self.table else { return Ok(()) };
-        let momentum = stretch(&mut self.vectors, momentum, &table.range);
-        let param = table_of(table, params)?;
-        param.update(|weights| table.catch_up(weights, momentum, rows))
+        self.on_table(params, |table, weights, momentum| table.catch_up(weights, momentum, rows))?;
+        Ok(())
     }
 
     /// Brings all rows of the table up to date for good, so that none waits any more; to be called before
@@ -70,10 +67,21 @@ impl Optimizer {
     /// # Errors
     /// As [`catch_up`](Self::catch_up).
     pub fn settle(&mut self, params: &Params) -> Result<()> {
+        self.on_table(params, EmbeddingTable::settle)?;
+        Ok(())
+    }
+
+    /// Does `work` on the table, its weights and its momentum, if there is a table.
+    fn on_table<T>(
+        &mut self,
+        params: &Params,
+        work: impl FnOnce(&mut EmbeddingTable, &mut [f32], &mut [f32]) -> T,
+    ) -> Result<Option<T>> {
         let momentum = self.momentum();
-        let Some(table) = &mut self.table else { return Ok(()) };
+        let Some(table) = &mut self.table else { return Ok(None) };
         let momentum = stretch(&mut self.vectors, momentum, &table.range);
-        table_of(table, params)?.update(|weights| table.settle(weights, momentum))
+        let param = table_of(table, params)?;
+        param.update(|weights| work(table, weights, momentum)).map(Some)
     }
 
     /// What the table's rows wait with, if any do.
@@ -92,19 +100,18 @@ impl Optimizer {
     /// # Errors
     /// When it is not of this table.
     pub fn resume(&mut self, params: &Params, waiting: &State) -> Result<()> {
-        let (may_wait, momentum) = (self.rule.coasting().is_some(), self.momentum());
-        let Some(table) = &mut self.table else { return Ok(()) };
-        if !may_wait && momentum.is_none() {
+        let may_wait = self.rule.coasting().is_some();
+        if !may_wait && self.momentum().is_none() {
             return Ok(());
         }
-        let momentum = stretch(&mut self.vectors, momentum, &table.range);
-        table_of(table, params)?.update(|weights| {
+        let resumed = self.on_table(params, |table, weights, momentum| {
             table.restore(waiting, weights)?;
             if !may_wait {
                 table.settle(weights, momentum);
             }
             Ok(())
-        })?
+        })?;
+        resumed.unwrap_or(Ok(()))
     }
 
     /// The part of the flat gradient that [`step`](Self::step) leaves all zeros: the place of a table
@@ -223,7 +230,7 @@ fn stretch<'v>(
 }
 
 /// The table's parameter.
-fn table_of<'p>(table: &Table, params: &'p Params) -> Result<&'p Param> {
+fn table_of<'p>(table: &EmbeddingTable, params: &'p Params) -> Result<&'p Param> {
     let param = params.iter().find(|param| param.range == table.range);
     param.context("invariant: the table is one of the parameters")
 }

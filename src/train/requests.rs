@@ -148,7 +148,7 @@ impl SavePolicy {
     pub(super) fn decide(
         &mut self,
         step: u64,
-        settings: &recipe::Checkpoint,
+        settings: &recipe::CheckpointSettings,
         steps: &Steps,
         requests: &Requests,
     ) {

@@ -1,7 +1,7 @@
 //! Going on with a run: what it goes on from, and whether it may; by `train --resume`, and after a worker
 //! was lost, with all workers or without the lost.
 
-use crate::checkpoint::{self, Checkpoint, Found};
+use crate::checkpoint::{self, Checkpoint};
 use crate::disk::{Disk, Lock};
 use crate::recipe::{Change, OnWorkerLoss, Recipe};
 use crate::record::{self, FileSum, Provenance, Text, Warning};
@@ -39,7 +39,7 @@ impl Resume {
     pub fn find(disk: &Disk, path: &Path, force: bool) -> Result<Self> {
         let place = checkpoint::locate(path)?;
         let lock = record::lock(disk, &place.run)?;
-        let Found { checkpoint, damaged } = checkpoint::find_newest(disk, &place)?;
+        let (checkpoint, damaged) = checkpoint::find_newest(disk, &place)?;
         let run = place.run;
         // The run's own recipe may be newer than the checkpoint's: it has how the run was last
         // continued.
@@ -222,20 +222,12 @@ pub(super) struct Recovery {
     done: u64,
 }
 
-/// What the run goes on with.
-pub(super) struct Next {
-    pub(super) resume: Resume,
-    pub(super) recipe: Recipe,
-    /// What has happened, in words.
-    pub(super) note: String,
-}
-
 impl Recovery {
     pub(super) fn new(recipe: &Recipe) -> Self {
         Self { how: recipe.faults.on_worker_loss, restarts: recipe.faults.restarts, done: 0 }
     }
 
-    /// What the run in `folder` goes on with after `error`.
+    /// What the run in `folder` goes on with after `error`, and what has happened, in words.
     ///
     /// # Errors
     /// `error`, when the run is not to go on, or cannot: then it says why as well.
@@ -244,7 +236,7 @@ impl Recovery {
         error: anyhow::Error,
         session: &Session,
         folder: &Path,
-    ) -> Result<Next> {
+    ) -> Result<(Resume, Recipe, String)> {
         let lost = error.downcast_ref::<RunFailure>().is_some_and(RunFailure::is_recoverable);
         if self.how == OnWorkerLoss::Stop || !lost {
             return Err(error);
@@ -280,6 +272,6 @@ impl Recovery {
                 "{error:#}; all workers start again from the checkpoint of step {from} ({attempt})"
             ),
         };
-        Ok(Next { resume, recipe, note })
+        Ok((resume, recipe, note))
     }
 }

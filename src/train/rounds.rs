@@ -58,7 +58,7 @@ impl Worker {
             average(optimizer, &place, exchange.collective(), &mut traffic)?;
         }
         gradient.flat = flat;
-        gradient.tell(&mut traffic, norm(&gradient.flat));
+        gradient.complete_progress(&mut traffic, norm(&gradient.flat));
         let exposed = began.elapsed();
         timer.add_exchange(&traffic, exposed);
         position.enter(Phase::Optimizer);
@@ -76,7 +76,7 @@ impl Worker {
         };
         let mut held = std::mem::take(&mut self.held);
         let mut traffic = traffic?;
-        self.gradient.tell(&mut traffic, norm(&mean));
+        self.gradient.complete_progress(&mut traffic, norm(&mean));
         if let Some(local) = &mut self.local {
             local.received = Some(mean);
         }
@@ -128,10 +128,17 @@ impl Worker {
     /// Puts what is evaluated and saved in the weights' place, after `step`: their average if there is one, or the
     /// outer weights within a round. Called again it puts the weights back.
     pub(super) fn swap_shown(&mut self, step: u64) -> Result<()> {
-        let within = !self.session.steps.is_whole(step);
-        match (&mut self.average, &mut self.local) {
-            (Some(average), _) if average.updates > 0 => average.swap(&self.replica),
-            (_, Some(local)) if within => local.swap(&self.replica.params),
+        match &mut self.average {
+            Some(average) if average.updates > 0 => average.swap(&self.replica),
+            _ => self.swap_outer(step),
+        }
+    }
+
+    /// Puts the outer weights in the weights' place where they differ after `step`. Called again it puts the weights
+    /// back.
+    pub(super) fn swap_outer(&mut self, step: u64) -> Result<()> {
+        match &mut self.local {
+            Some(local) if !self.session.steps.is_whole(step) => local.swap(&self.replica.params),
             _ => Ok(()),
         }
     }

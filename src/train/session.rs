@@ -4,7 +4,7 @@ use crate::checkpoint::Progress;
 use crate::cluster::Job;
 use crate::disk::Disk;
 use crate::recipe::{Recipe, in_words, input};
-use crate::record::{FileSum, Provenance, Rule};
+use crate::record::{FileSum, Provenance, RuleParameters};
 use crate::train::faults::Faults;
 use crate::train::parts::{OwnParts, Parts};
 use crate::train::requests::Requests;
@@ -95,7 +95,7 @@ impl Session {
     ///
     /// # Errors
     /// When the recipe does not fit the data, or no parameter goes by a rule.
-    pub fn rules(&self) -> Result<Vec<Rule>> {
+    pub fn rules(&self) -> Result<Vec<RuleParameters>> {
         let (data, model) = (&self.data.train, self.parts().model);
         let all = config::trainable(model, &input(data.shape()), data.classes().len())?;
         let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
@@ -103,7 +103,7 @@ impl Session {
         let of = self.recipe.policy.rules_of(&names)?;
         let rule = |(number, rule): (usize, &exchange::Rule)| {
             let mine = || all.iter().zip(&of).filter(move |(_, of)| **of == Some(number));
-            Rule {
+            RuleParameters {
                 pattern: rule.pattern.clone(),
                 scheme: in_words(&rule.scheme),
                 names: mine().map(|((name, _), _)| name.clone()).collect(),

@@ -1,6 +1,7 @@
 //! The watch over the workers: who is at work, who shows no progress, what went wrong first.
 
 use crate::cluster::{ControlMessage, Job, decode};
+use crate::text::duration;
 use crate::train::failure::{Failure, RunFailure};
 use crate::train::position::{LivePosition, Phase, Position};
 use crate::train::relay::WorkerMessage;
@@ -200,8 +201,8 @@ impl<'a> Watch<'a> {
         let others = others(self.ranks.start, &positions, seat);
         let waiting = self.awaited().map(|it| format!("; waiting for {it}")).unwrap_or_default();
         let message = format!(
-            "worker {rank} shows no progress: {position}, for {:.1?}; the others: {others}{waiting}",
-            position.elapsed(),
+            "worker {rank} shows no progress: {position}, for {}; the others: {others}{waiting}",
+            duration(position.elapsed().as_secs_f64()),
         );
         Some(Report::Warning(Some(position.step), message))
     }
@@ -212,7 +213,8 @@ impl<'a> Watch<'a> {
         let limit = self.patience.mul_f64(1.5);
         let Some(process) = self.told.iter().position(|told| !told) else { return };
         if since.elapsed() > limit {
-            let error = anyhow!("the process has not told its end for {limit:.1?}");
+            let limit = duration(limit.as_secs_f64());
+            let error = anyhow!("the process has not told its end for {limit}");
             self.fail(Failure::new(process, self.elsewhere[process], error));
         }
     }
@@ -251,10 +253,9 @@ impl<'a> Watch<'a> {
             .map(|(rank, worker)| {
                 worker.position.abandon();
                 let position = worker.position.get();
-                let since = position.elapsed();
-                let message = format!(
-                    "worker {rank} has not stopped: {position}, for {since:.1?}; left behind"
-                );
+                let since = duration(position.elapsed().as_secs_f64());
+                let message =
+                    format!("worker {rank} has not stopped: {position}, for {since}; left behind");
                 Report::Warning(Some(position.step), message)
             })
             .collect()
@@ -281,7 +282,8 @@ fn others(first: usize, positions: &[Position], but: usize) -> String {
     let others = positions.iter().enumerate().filter(|(seat, _)| *seat != but);
     let words: Vec<_> = others
         .map(|(seat, position)| {
-            format!("worker {} in {position} for {:.1?}", first + seat, position.elapsed())
+            let since = duration(position.elapsed().as_secs_f64());
+            format!("worker {} in {position} for {since}", first + seat)
         })
         .collect();
     if words.is_empty() { "none".into() } else { words.join("; ") }

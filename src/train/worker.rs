@@ -116,11 +116,9 @@ impl Worker {
             ..Plan::default()
         };
         let exchange = exchange(recipe, &run_parts, steps.last_step, &mut replica, collective)?;
-        let faults = session.faults.clone();
-        let spoils = move |step| faults.spoils_gradient(rank, step);
         let (optimizer, local) = optimizer(recipe, &run_parts, &replica, &exchange)?;
         let mut worker = Self {
-            gradient: GradientExchange::new(recipe, exchange, position.clone(), spoils),
+            gradient: GradientExchange::new(recipe, exchange, position.clone()),
             optimizer,
             local,
             held: Vec::new(),
@@ -159,18 +157,14 @@ impl Worker {
         } else {
             self.optimizer.catch_up(&self.replica.params, None)?;
         }
-        let (params, last) = (&self.replica.params, steps.scheduled(steps.last_step));
+        let (whole, last) = (steps.is_whole(step), steps.scheduled(steps.last_step));
+        self.swap_outer(step)?;
+        if let Some(average) = &mut self.average {
+            average.after_step(&self.replica, scheduled, last)?;
+        }
         match &mut self.local {
-            Some(local) if !steps.is_whole(step) => {
-                local.swap(params)?;
-                average.after_step(&self.replica, scheduled, last)?;
-                local.swap(params)
-            }
-            Some(local) => {
-                average.after_step(&self.replica, scheduled, last)?;
-                local.begin(params)
-            }
-            None => average.after_step(&self.replica, scheduled, last),
+            Some(local) if whole => local.begin(&self.replica.params),
+            _ => self.swap_outer(step),
         }
     }
 
@@ -181,16 +175,9 @@ impl Worker {
             return Ok(());
         }
         self.optimizer.catch_up(&self.replica.params, None)?;
-        let within = self.local.as_mut().filter(|_| !self.session.steps.is_whole(step));
-        let hashes = match within {
-            Some(local) => {
-                local.swap(&self.replica.params)?;
-                let hashes = self.replica.params.hashes();
-                local.swap(&self.replica.params)?;
-                hashes?
-            }
-            None => self.replica.params.hashes()?,
-        };
+        self.swap_outer(step)?;
+        let hashes = self.replica.params.hashes()?;
+        self.swap_outer(step)?;
         if let Some(differs) = self.gradient.exchange_mut().collective().compare(&hashes)? {
             let name =
                 self.replica.params.iter().nth(differs.index).map_or("?", |p| p.name.as_str());

@@ -30,27 +30,20 @@ use std::time::Duration;
 /// How often the watch looks.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The workers that one process starts.
-pub struct Workers<'a> {
-    /// The processes that train the run.
-    pub job: &'a Job,
-    /// The run.
-    pub session: Arc<Session>,
-    /// Compute threads per worker.
-    pub threads: usize,
-    /// What they go on from; absent for a run that begins.
-    pub from: Option<Arc<Checkpoint>>,
-}
-
-/// Runs one worker per rank of this process to the end, each on a thread of its own, and hands their
-/// reports to `take` on this thread; in process 0 those of all processes. The others tell it
-/// how it went.
+/// Runs one worker per rank of this process to the end, each on a thread of its own with `threads` compute threads, and
+/// hands their reports to `take` on this thread; in process 0 those of all processes. The others tell it how it went.
+/// They go on `from` a checkpoint, or begin.
 ///
 /// # Errors
 /// What `take` fails with, which ends the workers; else, as a [`RunFailure`](crate::train::failure::RunFailure), the first cause of a
 /// worker's failure.
-pub fn run_workers(workers: Workers<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
-    let Workers { job, session, threads, from } = workers;
+pub fn run_workers(
+    job: &Job,
+    session: &Arc<Session>,
+    threads: usize,
+    from: Option<Arc<Checkpoint>>,
+    mut take: impl FnMut(Report) -> Result<()>,
+) -> Result<()> {
     let (reports, mut inbox) = unbounded();
     let (ends, ended) = unbounded();
     let mut watch = Watch::new(job, session.clone())?;

@@ -7,7 +7,7 @@ use gradwire::recipe::{Device, Recipe, Source, schedule};
 use gradwire::train::replica::Replica;
 use gradwire::train::report::Report;
 use gradwire::train::session::Session;
-use gradwire::train::workers::{Workers, run_workers};
+use gradwire::train::workers::run_workers;
 use gradwire_exchange::Entry;
 use gradwire_models::compare::{Comparison, distance, norm};
 use gradwire_models::kernels::Kernels;
@@ -88,9 +88,8 @@ fn take(recipe: &Recipe, threads: usize, kernels: Option<Kernels>) -> Result<Tak
     let data = random(recipe, recipe.workers * recipe.local_batch());
     let mut session = Session::new(recipe.clone(), data)?;
     session.kernels = kernels.unwrap_or(session.kernels);
-    let workers = Workers { job: &Job::alone(), session: Arc::new(session), threads, from: None };
     let (mut steps, mut weights) = (Vec::new(), None);
-    run_workers(workers, |report| {
+    run_workers(&Job::alone(), &Arc::new(session), threads, None, |report| {
         match report {
             Report::Step(step) => steps.push(step),
             Report::Part(part) => {

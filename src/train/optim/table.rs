@@ -23,7 +23,7 @@ const WINDOW: usize = 256;
 const NOWHERE: u32 = u32::MAX;
 
 /// A table's rows, and which of them wait.
-pub(super) struct Table {
+pub(super) struct EmbeddingTable {
     /// Its place in the flat gradient.
     pub(super) range: Range<usize>,
     width: usize,
@@ -44,7 +44,7 @@ pub(super) struct Table {
     left: Vec<f64>,
 }
 
-impl Table {
+impl EmbeddingTable {
     /// A table at `range` of the flat gradient, of rows of `width`; none of them waits.
     pub(super) fn new(range: Range<usize>, width: usize) -> Self {
         let rows = range.len() / width;
@@ -266,16 +266,16 @@ mod tests {
         0.3 / (1.0 + 0.01 * f64::from(n))
     }
 
-    struct Run {
-        table: Table,
+    struct TableRun {
+        table: EmbeddingTable,
         weights: Vec<f32>,
         momentum: Vec<f32>,
     }
 
-    impl Run {
+    impl TableRun {
         fn new(momentum: f64) -> Self {
             Self {
-                table: Table::new(5..5 + ROWS * WIDTH, WIDTH),
+                table: EmbeddingTable::new(5..5 + ROWS * WIDTH, WIDTH),
                 weights: (0..ROWS * WIDTH).map(|i| (i as f32 * 0.7).sin()).collect(),
                 momentum: vec![0.0; if momentum == 0.0 { 0 } else { ROWS * WIDTH }],
             }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn waiting_rows_come_to_what_updating_all_of_them_gives() {
         for (momentum, nesterov) in [(0.9, false), (0.9, true), (0.99, false), (0.0, false)] {
-            let mut run = Run::new(momentum);
+            let mut run = TableRun::new(momentum);
             let start = run.weights.iter().map(|weight| f64::from(*weight));
             let mut exact: Vec<[f64; 3]> =
                 start.map(|weight| [weight, 0.0, weight.abs()]).collect();
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn who_reads_what_changes_no_later_bit() {
-        let (mut quiet, mut read) = (Run::new(0.9), Run::new(0.9));
+        let (mut quiet, mut read) = (TableRun::new(0.9), TableRun::new(0.9));
         for n in 0..WINDOW as u32 + 100 {
             let step = step(rate(n), 0.9, true, n == 0);
             quiet.update(n, &step);
@@ -347,16 +347,16 @@ mod tests {
 
     #[test]
     fn what_waits_goes_on_from_a_checkpoint_bit_for_bit() {
-        let mut whole = Run::new(0.9);
+        let mut whole = TableRun::new(0.9);
         let mut resumed = None;
         for n in 0..WINDOW as u32 + 40 {
             let step = step(rate(n), 0.9, false, n == 0);
             whole.update(n, &step);
             if let Some(run) = &mut resumed {
-                Run::update(run, n, &step);
+                TableRun::update(run, n, &step);
             }
             if n == 133 {
-                let mut run = Run::new(0.9);
+                let mut run = TableRun::new(0.9);
                 run.weights.copy_from_slice(whole.catch_up(None));
                 run.momentum.copy_from_slice(&whole.momentum);
                 let waiting = whole.table.save(&whole.weights).unwrap();
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_is_of_another_table_is_refused() {
-        let mut run = Run::new(0.9);
+        let mut run = TableRun::new(0.9);
         for n in 0..9 {
             run.update(n, &step(rate(n), 0.9, false, n == 0));
         }

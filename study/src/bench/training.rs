@@ -11,7 +11,7 @@ use gradwire::recipe::{Device, Recipe};
 use gradwire::record::Phases;
 use gradwire::train::report::{RankStep, Report};
 use gradwire::train::session::Session;
-use gradwire::train::workers::{Workers, run_workers};
+use gradwire::train::workers::run_workers;
 use gradwire_datasets::{Augment, Batch, Data, Dataset, Features, Shape};
 use gradwire_models::InputKind;
 use gradwire_models::kernels::{Precision, peak, profile};
@@ -91,8 +91,7 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     let data = random(&recipe, samples);
     let mut taken: BTreeMap<u64, Vec<RankStep>> = BTreeMap::new();
     let session = Session::new(recipe.clone(), data)?;
-    let workers = Workers { job: &Job::alone(), session: Arc::new(session), threads, from: None };
-    run_workers(workers, |report| {
+    run_workers(&Job::alone(), &Arc::new(session), threads, None, |report| {
         if let Report::Step(step) = report
             && step.step > WARM
         {

@@ -1,12 +1,14 @@
 //! Named values ↔ the bytes of a safetensors file.
 
-use super::manifest::MOST_UPDATES;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::{Entry, State};
 use safetensors::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+
+/// More steps, or updates of anything, than a run can have.
+pub const MOST_UPDATES: u64 = 1 << 60;
 
 /// Values and their shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,7 +145,7 @@ impl Tensors {
                     Entry::U64(data.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b)).collect())
                 }
                 Dtype::U8 => Entry::Bytes(data.to_vec()),
-                other => bail!("tensor {name} is of {other:?}, which no checkpoint holds"),
+                other => bail!("tensor {name} is of {other:?}, and not of F32, U64 or U8"),
             };
             tensors.0.insert(name, Tensor { shape: view.shape().to_vec(), values });
         }
