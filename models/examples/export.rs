@@ -23,7 +23,7 @@ fn export(model: &str, folder: &Path) -> Result<()> {
     let network = case.build(&store)?;
     let inputs = case.inputs(&Device::Cpu)?;
     network.forward_t(&inputs, true)?;
-    store.save(&folder.join(format!("{model}.safetensors")))?;
+    std::fs::write(folder.join(format!("{model}.safetensors")), store.to_safetensors()?)?;
     let logits = network.forward_t(&inputs, false)?.to_vec2::<f32>()?;
     let logits = serde_json::to_string(&logits).map_err(Error::wrap)?;
     std::fs::write(folder.join(format!("{model}.logits.json")), logits)?;

@@ -4,11 +4,13 @@ use candle_core::Shape;
 use candle_nn::Init;
 use candle_nn::init::NormalOrUniform;
 
+use crate::randomness::{GOLDEN, mixed};
+
 /// The values that a variable begins with. They depend on the seed, its name and its shape alone; the first row of an
 /// embedding table, that of padding, is zero.
 pub(crate) fn values_of(seed: u64, name: &str, shape: &Shape, init: Init) -> Vec<f32> {
     let count = shape.elem_count();
-    let mut stream = Stream::new(seed, name);
+    let mut stream = SplitMix64::new(seed, name);
     let mut uniform = |lo: f64, up: f64| -> Vec<f32> {
         (0..count).map(|_| (lo + (up - lo) * stream.unit()) as f32).collect()
     };
@@ -35,11 +37,11 @@ pub(crate) fn values_of(seed: u64, name: &str, shape: &Shape, init: Init) -> Vec
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014), started from the seed and the FNV-1a hash of a name.
-struct Stream {
+struct SplitMix64 {
     state: u64,
 }
 
-impl Stream {
+impl SplitMix64 {
     fn new(seed: u64, name: &str) -> Self {
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -49,10 +51,9 @@ impl Stream {
     }
 
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let state = self.state;
+        self.state = state.wrapping_add(GOLDEN);
+        mixed(state)
     }
 
     /// Uniform in `[0, 1)`, 53 bits.

@@ -1,8 +1,6 @@
 //! Named variables with seeded starting values.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -70,22 +68,6 @@ impl Store {
     pub fn to_safetensors(&self) -> Result<Vec<u8>> {
         let tensors = self.select(|_| true).into_iter().map(|(name, var)| (name, var.into_inner()));
         safetensors::serialize(tensors, None).map_err(candle_core::Error::from)
-    }
-
-    /// Writes [`Store::to_safetensors`] to `path`. The file appears whole or not at all, even when
-    /// the machine stops: the bytes reach the disk under another name in the same folder first.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let write = || {
-            let mut file = File::create(&partial)?;
-            file.write_all(&self.to_safetensors()?)?;
-            file.sync_all()?;
-            std::fs::rename(&partial, path)?;
-            Ok(())
-        };
-        write()
-            .map_err(|e: candle_core::Error| e.context(format!("cannot write {}", path.display())))
     }
 
     /// Sets every variable from a safetensors file; see [`Store::set`].

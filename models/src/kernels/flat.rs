@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Tensor, Var, bail};
 
-use super::operand::with_values;
+use super::operand::{f32s_mut, with_values};
 
 pub use host::HostBuffer;
 
@@ -91,14 +91,9 @@ impl<T, F: FnOnce(&mut [f32]) -> T> InplaceOp1 for Lend<F, T> {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let (CpuStorage::F32(values), Some((start, end))) = (storage, layout.contiguous_offsets())
-        else {
-            bail!(
-                "a variable updated in place must be contiguous f32, this one has layout {layout:?}"
-            );
-        };
+        let values = f32s_mut(storage, layout)?;
         let update = self.update.take().expect("invariant: candle runs an in-place op once");
-        self.out.set(Some(update(&mut values[start..end])));
+        self.out.set(Some(update(values)));
         Ok(())
     }
 }
