@@ -11,7 +11,7 @@ use gradwire::recipe::{self, Source};
 use gradwire::record::Phases;
 use gradwire::text::{Column, Table, milliseconds, percent_column, percent_to};
 use gradwire_models::kernels::Precision;
-use gradwire_models::kernels::profile::Kind;
+use gradwire_models::kernels::profile::Timed;
 use gradwire_study::bench::training::{self, TrainingSpeed};
 use std::process::ExitCode;
 use toml::Value;
@@ -114,7 +114,7 @@ fn show(measured: &TrainingSpeed, json: bool) -> Result<()> {
     if !measured.kernels_ms.is_empty() {
         println!("of forward and backward, by kind of kernel:");
     }
-    let kernels = Kind::ALL.iter().map(|kind| kind.name());
+    let kernels = Timed::ALL.iter().map(|kind| kind.name());
     let kernels = kernels.filter_map(|name| Some((name, *measured.kernels_ms.get(name)?)));
     print!("{}", shares(kernels, measured.step_ms));
     let peak = measured.peak_gflops;

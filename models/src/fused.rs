@@ -20,6 +20,8 @@ mod rows;
 
 use candle_core::{Result, Tensor};
 
+pub(crate) use self::rows::picked;
+
 use crate::activations;
 use crate::kernels::conv_sizes::Sizes;
 use crate::parameters::{Activation, Affine, Running};
@@ -47,15 +49,6 @@ pub(crate) fn conv2d(
     let weight = weight.permute((2, 3, 1, 0))?;
     let weight = weight.reshape((rows * columns * sizes.inputs, sizes.outputs))?;
     convolution::convolve(&xs, &weight, sizes, input_gradient)
-}
-
-/// The rows of `table [R, D]` with these numbers: `[numbers.len(), D]`. Gradient flows back from the picks at the places
-/// `giving` alone. What [`composed`](crate::composed) takes on the processor too.
-///
-/// # Errors
-/// A number that no row has, and a place that no pick has.
-pub(crate) fn picked(table: &Tensor, numbers: Vec<u32>, giving: Vec<u32>) -> Result<Tensor> {
-    rows::picked(table, numbers, giving)
 }
 
 /// See [`ops::batch_norm`](crate::ops::batch_norm).

@@ -125,7 +125,7 @@ enum Family {
 struct Resnet {
     stem: Conv,
     stem_norm: BatchNorm,
-    blocks: Vec<Block>,
+    blocks: Vec<ResidualBlock>,
     head: Linear,
 }
 
@@ -146,7 +146,7 @@ impl Resnet {
             let vb = vb.pp(format!("layer{}", stage + 1));
             for block in 0..count {
                 let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-                blocks.push(Block::new(width, outputs, stride, family, &vb.pp(block))?);
+                blocks.push(ResidualBlock::new(width, outputs, stride, family, &vb.pp(block))?);
                 width = outputs;
             }
         }
@@ -170,7 +170,7 @@ impl ModuleT for Resnet {
 }
 
 /// Two 3×3 convolutions and a shortcut around them.
-struct Block {
+struct ResidualBlock {
     conv1: Conv,
     norm1: BatchNorm,
     conv2: Conv,
@@ -186,7 +186,7 @@ enum Shortcut {
     Projected(Conv, BatchNorm),
 }
 
-impl Block {
+impl ResidualBlock {
     fn new(
         inputs: usize,
         outputs: usize,

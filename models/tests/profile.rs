@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use candle_core::{DType, Device, Tensor};
-use gradwire_models::kernels::profile::{self, Kind};
+use gradwire_models::kernels::profile::{self, Timed};
 use gradwire_models::kernels::{Kernels, with};
 use gradwire_models::{Config, Input, Store, cross_entropy, resnet};
 
@@ -31,7 +31,7 @@ fn a_step_of_resnet20_takes_three_times_its_40_million_products() {
     for kernels in [fast, precise, Kernels::parse("portable").unwrap()] {
         let profile = with(kernels, step);
         assert_eq!(profile.operations, 2 * 2 * (3 * forward - stem), "{kernels}");
-        assert!(profile.kinds().any(|(kind, _)| kind == Kind::ConvolutionWeight));
+        assert!(profile.kinds().any(|(kind, _)| kind == Timed::ConvolutionWeight));
     }
     let composed = with(Kernels::Candle, step);
     assert_eq!((composed.operations, composed.kinds().count()), (0, 0));

@@ -7,9 +7,9 @@ use candle_core::{Result, Shape, Tensor};
 
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
-use super::operation::{Operation, apply};
+use super::operation::{FusedOperation, apply};
 use crate::kernels::conv_sizes::Sizes;
-use crate::kernels::custom_op::Gradients;
+use crate::kernels::custom_op::Backprop;
 
 /// The convolution of `xs [B, H, W, I]` with `weight [KH · KW · I, O]`: `[B, H', W', O]`. The gradient of the weight flows
 /// back, and with `input_gradient` that of `xs`.
@@ -35,7 +35,7 @@ impl Convolve {
     }
 }
 
-impl Operation<2> for Convolve {
+impl FusedOperation<2> for Convolve {
     const NAME: &'static str = "convolution";
 
     fn shape(&self) -> Shape {
@@ -67,7 +67,7 @@ impl Operation<2> for Convolve {
         gpu.product(&windows.as_view(), weight, sizes)
     }
 
-    fn gradients(&self, [xs, weight]: [Tensor; 2], _: Tensor, gradient: Tensor) -> Gradients<2> {
+    fn gradients(&self, [xs, weight]: [Tensor; 2], _: Tensor, gradient: Tensor) -> Backprop<2> {
         let gradient = gradient.contiguous()?.reshape(((), self.sizes.outputs))?;
         let windows = if self.is_one_pixel() {
             xs.contiguous()?.reshape(((), self.sizes.inputs))?
@@ -122,7 +122,7 @@ fn each_pixel(sizes: &Sizes, mut visit: impl FnMut(usize, usize)) {
 /// The windows of `xs [B, H, W, I]`: `[B · H' · W', KH · KW · I]`, zeros outside of the image.
 struct Windows(Sizes);
 
-impl Operation<1> for Windows {
+impl FusedOperation<1> for Windows {
     const NAME: &'static str = "windows";
 
     fn shape(&self) -> Shape {
@@ -147,7 +147,7 @@ impl Operation<1> for Windows {
 /// The gradient of [`Windows`]: the sum of each pixel's places in all windows.
 struct Fold(Sizes);
 
-impl Operation<1> for Fold {
+impl FusedOperation<1> for Fold {
     const NAME: &'static str = "fold";
 
     fn shape(&self) -> Shape {

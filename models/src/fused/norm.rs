@@ -10,8 +10,8 @@ use candle_core::{CpuStorage, InplaceOp1, InplaceOp3, Layout, Result, Shape, Ten
 use super::columns::{Columns, ROWS};
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
-use super::operation::{Operation, apply};
-use crate::kernels::custom_op::Gradients;
+use super::operation::{FusedOperation, apply};
+use crate::kernels::custom_op::Backprop;
 use crate::kernels::operand::{f32s_mut, slice};
 use crate::parameters::Running;
 
@@ -64,7 +64,7 @@ struct BatchTable {
     epsilon: f64,
 }
 
-impl Operation<3> for BatchTable {
+impl FusedOperation<3> for BatchTable {
     const NAME: &'static str = "batch table";
 
     fn shape(&self) -> Shape {
@@ -88,7 +88,7 @@ impl Operation<3> for BatchTable {
         gpu.batch_table(self.columns, self.epsilon, operands)
     }
 
-    fn gradients(&self, _: [Tensor; 3], _: Tensor, gradient: Tensor) -> Gradients<3> {
+    fn gradients(&self, _: [Tensor; 3], _: Tensor, gradient: Tensor) -> Backprop<3> {
         Ok([None, Some(gradient.get(0)?), Some(gradient.get(1)?)])
     }
 }
@@ -163,7 +163,7 @@ struct Normalise {
     train: bool,
 }
 
-impl<const N: usize> Operation<N> for Normalise {
+impl<const N: usize> FusedOperation<N> for Normalise {
     const NAME: &'static str = "normalise";
 
     fn shape(&self) -> Shape {
@@ -187,7 +187,7 @@ impl<const N: usize> Operation<N> for Normalise {
         gpu.normalise(self.columns, self.relu, operands)
     }
 
-    fn gradients(&self, operands: [Tensor; N], result: Tensor, gradient: Tensor) -> Gradients<N> {
+    fn gradients(&self, operands: [Tensor; N], result: Tensor, gradient: Tensor) -> Backprop<N> {
         let (xs, table) = (&operands[0], &operands[1]);
         let gradient = if self.relu {
             apply(Gate(self.shape.clone()), [&result, &gradient])?
@@ -207,7 +207,7 @@ impl<const N: usize> Operation<N> for Normalise {
 /// What ReLU leaves of a gradient: operands are its result and the gradient.
 struct Gate(Shape);
 
-impl Operation<2> for Gate {
+impl FusedOperation<2> for Gate {
     const NAME: &'static str = "gate";
 
     fn shape(&self) -> Shape {
@@ -230,7 +230,7 @@ impl Operation<2> for Gate {
 /// gradient and the table.
 struct WithGradient(Columns);
 
-impl Operation<3> for WithGradient {
+impl FusedOperation<3> for WithGradient {
     const NAME: &'static str = "table with gradient";
 
     fn shape(&self) -> Shape {
@@ -262,7 +262,7 @@ struct InputGradient {
     share: f32,
 }
 
-impl Operation<3> for InputGradient {
+impl FusedOperation<3> for InputGradient {
     const NAME: &'static str = "input gradient";
 
     fn shape(&self) -> Shape {

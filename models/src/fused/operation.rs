@@ -6,11 +6,11 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
-use crate::kernels::custom_op::{self, Apply, Candle, Gradients};
+use crate::kernels::custom_op::{self, Apply, Backprop, Candle};
 use crate::kernels::operand::Operand;
 
 /// An operation on `N` contiguous arrays of f32.
-pub(super) trait Operation<const N: usize>: Send + Sync + 'static {
+pub(super) trait FusedOperation<const N: usize>: Send + Sync + 'static {
     /// Its name, for messages.
     const NAME: &'static str;
 
@@ -29,31 +29,26 @@ pub(super) trait Operation<const N: usize>: Send + Sync + 'static {
     ///
     /// # Errors
     /// For an operation of which nobody needs the gradient.
-    fn gradients(
-        &self,
-        _operands: [Tensor; N],
-        _result: Tensor,
-        _gradient: Tensor,
-    ) -> Gradients<N> {
+    fn gradients(&self, _operands: [Tensor; N], _result: Tensor, _gradient: Tensor) -> Backprop<N> {
         bail!("{}: has no gradient", Self::NAME)
     }
 }
 
 /// The result of an operation.
-pub(super) fn apply<const N: usize, O: Operation<N>>(
+pub(super) fn apply<const N: usize, O: FusedOperation<N>>(
     operation: O,
     operands: [&Tensor; N],
 ) -> Result<Tensor>
 where
     Candle: Apply<N>,
 {
-    custom_op::apply(Carrier(operation), operands)
+    custom_op::apply(FusedCarrier(operation), operands)
 }
 
 /// Carries an operation to candle.
-struct Carrier<O>(O);
+struct FusedCarrier<O>(O);
 
-impl<const N: usize, O: Operation<N>> custom_op::Operation<N> for Carrier<O> {
+impl<const N: usize, O: FusedOperation<N>> custom_op::CustomOp<N> for FusedCarrier<O> {
     const NAME: &'static str = O::NAME;
 
     fn forward(&self, operands: [Operand; N]) -> Result<(Vec<f32>, Shape)> {
@@ -72,7 +67,7 @@ impl<const N: usize, O: Operation<N>> custom_op::Operation<N> for Carrier<O> {
         Ok((gpu.storage(out), self.0.shape()))
     }
 
-    fn backward(&self, operands: [&Tensor; N], result: &Tensor, gradient: &Tensor) -> Gradients<N> {
+    fn backward(&self, operands: [&Tensor; N], result: &Tensor, gradient: &Tensor) -> Backprop<N> {
         self.0.gradients(operands.map(Tensor::detach), result.detach(), gradient.detach())
     }
 }

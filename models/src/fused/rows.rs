@@ -7,15 +7,15 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
-use super::operation::{Operation, apply};
-use crate::kernels::custom_op::Gradients;
+use super::operation::{FusedOperation, apply};
+use crate::kernels::custom_op::Backprop;
 
 /// The rows of `table [R, D]` with these numbers: `[numbers.len(), D]`. Gradient flows back from the picks at the places
-/// `giving` alone.
+/// `giving` alone. What [`composed`](crate::composed) takes on the processor too.
 ///
 /// # Errors
 /// A number that no row has, and a place that no pick has.
-pub(super) fn picked(table: &Tensor, numbers: Vec<u32>, giving: Vec<u32>) -> Result<Tensor> {
+pub(crate) fn picked(table: &Tensor, numbers: Vec<u32>, giving: Vec<u32>) -> Result<Tensor> {
     let (rows, width) = table.dims2()?;
     if let Some(number) = numbers.iter().find(|number| **number as usize >= rows) {
         bail!("row {number} is asked for, of a table of {rows}");
@@ -34,7 +34,7 @@ struct Pick {
     giving: Vec<u32>,
 }
 
-impl Operation<1> for Pick {
+impl FusedOperation<1> for Pick {
     const NAME: &'static str = "rows";
 
     fn shape(&self) -> Shape {
@@ -54,7 +54,7 @@ impl Operation<1> for Pick {
         gpu.pick_rows(&operands[0], &self.numbers, self.width)
     }
 
-    fn gradients(&self, _: [Tensor; 1], _: Tensor, gradient: Tensor) -> Gradients<1> {
+    fn gradients(&self, _: [Tensor; 1], _: Tensor, gradient: Tensor) -> Backprop<1> {
         Ok([Some(apply(SumRows::gradient_of(self), [&gradient])?)])
     }
 }
@@ -87,7 +87,7 @@ impl SumRows {
     }
 }
 
-impl Operation<1> for SumRows {
+impl FusedOperation<1> for SumRows {
     const NAME: &'static str = "row sums";
 
     fn shape(&self) -> Shape {

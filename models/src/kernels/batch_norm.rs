@@ -21,17 +21,18 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
-use self::passes::{Activate, Backward, Curve, Derivative, Floor, Gate, Gradients, Normalise};
+use self::passes::{
+    Activate, Curve, Derivative, Floor, Gate, GradientSums, NormInputGradient, NormaliseMaps,
+};
 use self::statistics::Statistics;
 use super::channels::{Walk, span};
 use super::element::Element;
-use super::handover::Parts;
+use super::handover::Linked;
 use super::maps::{self, Maps, Slot};
 use super::memory::{Scratch, Target};
 use super::moments::Moments;
-use super::operand::with_values;
 use super::parallel::each;
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::simd::Isa;
 use super::values::{Compute, Values};
 use crate::parameters::{Activation, Affine, Running};
@@ -64,7 +65,7 @@ pub(crate) fn batch_norm<E: Element>(
             None => {
                 let (isa, channels) = (xs.native.isa, affine.beta.dim(0)?);
                 let sum = || Moments::on_all_threads(isa, xs.pixels(), channels);
-                own = timed(Kind::BatchNorm, 0, sum);
+                own = timed(Timed::BatchNorm, 0, sum);
                 &own
             }
         };
@@ -100,13 +101,13 @@ fn normalise<E: Element>(
     let channels = beta.dim(0)?;
     // A normalisation behind another one, without a convolution between: see [`Compute`].
     xs.pixels();
-    let parts = Parts::new(gamma.into_iter().chain([beta]).chain(shift));
-    let parameters = parts.operand()?;
-    let scales = if gamma.is_some() { channels } else { 0 };
-    let (scale, shift) = with_values(&parameters, |parameters| {
-        let (gamma, rest) = parameters.split_at(scales);
-        Ok(statistics.affine(gamma, &rest[..channels]))
-    })?;
+    let (scaled, shifted) = (gamma.is_some(), shift.is_some());
+    let parameters = Parameters {
+        linked: Linked::new([beta].into_iter().chain(gamma).chain(shift))?,
+        scaled,
+        shifted,
+    };
+    let (scale, shift) = parameters.with(|gamma, beta| statistics.affine(gamma, beta))?;
     let kept = xs.values();
     let normalised = Normalised { isa, xs: kept.clone(), scale, shift, activation };
     let (z, positive) = match residual {
@@ -116,14 +117,14 @@ fn normalise<E: Element>(
             let mut z = Scratch::of(xs.len());
             let mut positive = Scratch::of(xs.len() / channels * channels.div_ceil(isa.lanes()));
             let sum = || normalised.sum(residual.pixels(), &mut z, &mut positive);
-            timed(Kind::BatchNorm, 0, sum);
+            timed(Timed::BatchNorm, 0, sum);
             (z.into(), (activation == Activation::Relu).then(|| Arc::new(positive)))
         }
     };
-    xs.derive(Some(&parameters), residual, xs.shape, z, || BatchNorm {
+    let link = parameters.linked.link()?;
+    xs.derive(Some(&link), residual, xs.shape, z, || BatchNormBackward {
         isa,
-        parts,
-        scales,
+        parameters,
         statistics,
         activation,
         train,
@@ -158,7 +159,7 @@ fn sums<E: Element>(
         let here = i * span * channels..(i * span + pixels) * channels;
         let (a, b) = to.split_at_mut(channels);
         let gate = gate.range(i * span..i * span + pixels, channels.div_ceil(isa.lanes()));
-        let pass = Gradients { xs: &xs[here.clone()], dz: &dz[here], gate, mean, residual };
+        let pass = GradientSums { xs: &xs[here.clone()], dz: &dz[here], gate, mean, residual };
         E::run(isa, Walk { pass, channels, sums: [a, b] });
     });
     let mut sums = [vec![0.0; channels], vec![0.0; channels]];
@@ -192,7 +193,7 @@ impl<E: Element> Normalised<E> {
         positive: Option<&mut [u16]>,
     ) {
         let (xs, scale, shift) = (&self.xs.whole()[range], &self.scale, &self.shift);
-        let pass = Normalise { xs, scale, shift, residual, activation, z, positive };
+        let pass = NormaliseMaps { xs, scale, shift, residual, activation, z, positive };
         E::run(self.isa, Walk::without_sums(pass, scale.len()));
     }
 
@@ -259,7 +260,7 @@ impl<E: Element> Differentiated<E> {
     fn run(&self, range: Range<usize>, gradient: &mut [E], gate: impl Derivative) {
         let channels = self.scale.len();
         let pixels = range.start / channels..range.end / channels;
-        let pass = Backward {
+        let pass = NormInputGradient {
             xs: &self.xs.whole()[range],
             gate: gate.range(pixels, channels.div_ceil(self.isa.lanes())),
             by_gradient: &self.scale,
@@ -285,13 +286,26 @@ fn gate<'a>(
     }
 }
 
+/// β, γ where there is one and, where there is one, the shift.
+struct Parameters {
+    linked: Linked,
+    scaled: bool,
+    shifted: bool,
+}
+
+impl Parameters {
+    /// What `f` makes of γ, which may be empty, and β.
+    fn with<R>(&self, f: impl FnOnce(&[f32], &[f32]) -> R) -> Result<R> {
+        let values = self.linked.values()?;
+        let gamma: &[f32] = if self.scaled { &values[1] } else { &[] };
+        Ok(f(gamma, &values[0]))
+    }
+}
+
 /// What the backward pass needs.
-struct BatchNorm<E: Element> {
+struct BatchNormBackward<E: Element> {
     isa: Isa,
-    /// γ where there is one, β and, where there is one, the shift.
-    parts: Parts,
-    /// Elements of γ.
-    scales: usize,
+    parameters: Parameters,
     statistics: Statistics,
     activation: Activation,
     /// Whether the statistics came from the input itself, and so depend on it.
@@ -304,26 +318,18 @@ struct BatchNorm<E: Element> {
     residual: Option<Slot<E>>,
 }
 
-impl<E: Element> maps::Backward<E> for BatchNorm<E> {
+impl<E: Element> maps::Backward<E> for BatchNormBackward<E> {
     const NAME: &'static str = "batch_norm";
 
-    fn gradient(
-        &self,
-        parameters: &Tensor,
-        write: impl FnOnce(&mut [f32]) -> Result<()>,
-    ) -> Result<Option<Tensor>> {
-        let mut values = vec![0.0; parameters.elem_count()];
-        write(&mut values)?;
-        self.parts.gradient(parameters, values).map(Some)
-    }
-
-    fn backward(&self, dz: Values<E>, parameters: &[f32], to: &mut [f32]) -> Result<()> {
+    /// The parameter is the link.
+    fn backward(&self, dz: Values<E>, _: &[f32], _: &mut [f32]) -> Result<()> {
         let dz = dz.into_memory();
-        let recipe = timed(Kind::BatchNormBackward, 0, || match &self.residual {
-            None => self.run(&dz, parameters, None, to),
-            Some(residual) => residual
-                .receive(self.xs.len(), |residual| self.run(&dz, parameters, Some(residual), to)),
-        });
+        let recipe = timed(Timed::BatchNormBackward, 0, || match &self.residual {
+            None => self.run(&dz, None),
+            Some(residual) => {
+                residual.receive(self.xs.len(), |residual| self.run(&dz, Some(residual)))
+            }
+        })?;
         if let Some(gradient) = &self.gradient {
             gradient.receive_values(Values::mapped(dz, recipe.scale.len(), recipe));
         }
@@ -331,21 +337,18 @@ impl<E: Element> maps::Backward<E> for BatchNorm<E> {
     }
 }
 
-impl<E: Element> BatchNorm<E> {
-    /// How the gradient of the input comes from that of the result; sends `residual` what the activation leaves, and writes the
-    /// gradient of the parameters to `gradients`.
-    fn run(
-        &self,
-        dz: &[E],
-        parameters: &[f32],
-        residual: Option<Target<E>>,
-        gradients: &mut [f32],
-    ) -> Differentiated<E> {
+impl<E: Element> BatchNormBackward<E> {
+    /// How the gradient of the input comes from that of the result; sends `residual` what the activation leaves, and gives
+    /// the parameters their gradients.
+    fn run(&self, dz: &[E], residual: Option<Target<E>>) -> Result<Differentiated<E>> {
         let (isa, statistics, xs) = (self.isa, &self.statistics, self.xs.whole());
         let channels = statistics.mean.len();
-        let (gamma, rest) = parameters.split_at(self.scales);
-        let beta = &rest[..channels];
-        let (scale, shift) = statistics.affine(gamma, beta);
+        let inverse = statistics.inverse_deviation();
+        let ((scale, shift), by_gradient) = self.parameters.with(|gamma, beta| {
+            let gammas = gamma.iter().copied().chain(std::iter::repeat(1.0)).map(f64::from);
+            let by_gradient = gammas.zip(&inverse).map(|(gamma, inverse)| gamma * inverse);
+            (statistics.affine(gamma, beta), by_gradient.collect::<Vec<f64>>())
+        })?;
         let mean: Vec<f32> = statistics.mean.iter().map(|mean| *mean as f32).collect();
         let [sum, product] = match self.activation {
             Activation::Gelu(form) => {
@@ -364,29 +367,30 @@ impl<E: Element> BatchNorm<E> {
         };
 
         let count = (xs.len() / channels) as f64;
-        let inverse = statistics.inverse_deviation();
         let mut by_input = vec![0.0; channels];
         let mut constant = vec![0.0; channels];
-        let (by_gamma, rest) = gradients.split_at_mut(self.scales);
-        let (by_beta, by_shift) = rest.split_at_mut(channels);
-        for c in 0..channels {
-            if let Some(by_gamma) = by_gamma.get_mut(c) {
-                *by_gamma = (product[c] * inverse[c]) as f32;
-            }
-            by_beta[c] = sum[c] as f32;
-            let by_gradient = gamma.get(c).map_or(1.0, |gamma| f64::from(*gamma)) * inverse[c];
-            if self.train {
-                let slope = -by_gradient * inverse[c] * inverse[c] * product[c] / count;
-                by_input[c] = slope as f32;
-                constant[c] = (-by_gradient * sum[c] / count - slope * statistics.mean[c]) as f32;
-            }
-            if let Some(shift) = by_shift.get_mut(c) {
-                // The batch's own mean takes a shift out again.
-                *shift = if self.train { 0.0 } else { (by_gradient * sum[c]) as f32 };
-            }
+        for c in (0..channels).filter(|_| self.train) {
+            let slope = -by_gradient[c] * inverse[c] * inverse[c] * product[c] / count;
+            by_input[c] = slope as f32;
+            constant[c] = (-by_gradient[c] * sum[c] / count - slope * statistics.mean[c]) as f32;
+        }
+        let Parameters { linked, scaled, shifted } = &self.parameters;
+        let give = |number, value: &dyn Fn(usize) -> f64| {
+            linked.give(number, |to| {
+                to.iter_mut().enumerate().for_each(|(c, to)| *to = value(c) as f32);
+            })
+        };
+        give(0, &|c| sum[c])?;
+        if *scaled {
+            give(1, &|c| product[c] * inverse[c])?;
+        }
+        if *shifted {
+            // The batch's own mean takes a shift out again.
+            let value = |c: usize| if self.train { 0.0 } else { by_gradient[c] * sum[c] };
+            give(1 + usize::from(*scaled), &value)?;
         }
         let (xs, positive, activation) = (self.xs.clone(), self.positive.clone(), self.activation);
-        Differentiated { isa, xs, activation, positive, scale, shift, by_input, constant }
+        Ok(Differentiated { isa, xs, activation, positive, scale, shift, by_input, constant })
     }
 }
 

@@ -213,9 +213,9 @@ mod tests {
     use crate::kernels::simd::Bf16;
 
     /// Words and their products by the definition, against every way to compute them.
-    struct Word<'a>([f32; 4], &'a mut [u32; 3]);
+    struct WordCheck<'a>([f32; 4], &'a mut [u32; 3]);
 
-    impl Kernel for Word<'_> {
+    impl Kernel for WordCheck<'_> {
         #[inline(always)]
         fn run<S: Simd>(self, s: S) {
             let [low, high, other, sum] = self.0.map(|x| s.splat(x));
@@ -231,7 +231,7 @@ mod tests {
 
     fn word(isa: Isa, values: [f32; 4]) -> [u32; 3] {
         let mut found = [0; 3];
-        run(isa, Word(values, &mut found));
+        run(isa, WordCheck(values, &mut found));
         found
     }
 

@@ -26,7 +26,7 @@ use super::max_pool::{self, Pooled};
 use super::memory::{Scratch, Target};
 use super::moments::Moments;
 use super::operand::with_values;
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::values::Values;
 use super::{Native, direct, lines, winograd};
 
@@ -119,7 +119,7 @@ pub(crate) fn conv2d<E: Element>(
     let mut ys = Scratch::of(sizes.output_len());
     let moments = with_values(weight, |weight| {
         let run = || forward(xs.native, &sizes, &values, weight, &mut ys);
-        Ok(timed(Kind::Convolution, sizes.products(), run))
+        Ok(timed(Timed::Convolution, sizes.products(), run))
     })?;
     let shape = [sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs];
     let from = if input_gradient { xs.clone() } else { xs.detached() };
@@ -145,11 +145,11 @@ pub(crate) fn conv2d_max_pool<E: Element>(
         return max_pool::max_pool(&conv2d(xs, weight, 1, padding, true)?, window);
     }
     let shape = [sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs];
-    let of = max_pool::Sizes::new(shape, window);
+    let of = max_pool::PoolSizes::new(shape, window);
     let (mut ys, mut winners) = Pooled::room(native.isa, of, sizes.batch);
     let values = xs.values();
     with_values(weight, |weight| {
-        timed(Kind::Convolution, sizes.products(), || {
+        timed(Timed::Convolution, sizes.products(), || {
             winograd::pooled::forward(native.isa, &sizes, &values, weight, &mut ys, &mut winners);
         });
         Ok(())
@@ -189,12 +189,12 @@ impl<E: Element> Backward<E> for Conv<E> {
 
     fn backward(&self, dy: Values<E>, weight: &[f32], dw: &mut [f32]) -> Result<()> {
         let Self { native, sizes, xs, gradient } = self;
-        timed(Kind::ConvolutionWeight, sizes.products(), || {
+        timed(Timed::ConvolutionWeight, sizes.products(), || {
             weight_gradient(*native, sizes, xs, &dy, dw);
         });
         if let Some(gradient) = gradient {
             gradient.receive(sizes.input_len(), |dx| {
-                timed(Kind::ConvolutionInput, sizes.products(), || {
+                timed(Timed::ConvolutionInput, sizes.products(), || {
                     input_gradient(*native, sizes, weight, &dy, dx);
                 });
             });

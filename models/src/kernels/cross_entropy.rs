@@ -3,15 +3,15 @@
 use candle_core::{Result, Shape, Tensor, bail};
 
 use super::operand::Operand;
-use super::profile::{Kind, timed};
-use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
+use super::profile::{Timed, timed};
+use crate::kernels::custom_op::{Backprop, CustomOp, Saved, apply};
 
 /// See [`ops::cross_entropy`](crate::ops::cross_entropy). The simple form, of each row: `-Σ_c q_c log softmax(logits)_c`
 /// with `q = (1 - ε)·onehot + ε/C`. The largest logit of a row is subtracted before the exponential, so none overflows; NaN
 /// among the logits gives NaN. The error of a target that is no class names its position.
 pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let op = CrossEntropy { smoothing: smoothing as f32, gradient: Saved::nothing() };
-    timed(Kind::Linear, 0, || apply(op, [logits, targets]))
+    timed(Timed::Linear, 0, || apply(op, [logits, targets]))
 }
 
 struct CrossEntropy {
@@ -20,7 +20,7 @@ struct CrossEntropy {
     gradient: Saved<Vec<f32>>,
 }
 
-impl Operation<2> for CrossEntropy {
+impl CustomOp<2> for CrossEntropy {
     const NAME: &'static str = "cross-entropy";
 
     fn forward(&self, [logits, targets]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
@@ -31,9 +31,9 @@ impl Operation<2> for CrossEntropy {
         Ok((vec![loss], Shape::from(())))
     }
 
-    fn backward(&self, [logits, _]: [&Tensor; 2], _: &Tensor, upstream: &Tensor) -> Gradients<2> {
+    fn backward(&self, [logits, _]: [&Tensor; 2], _: &Tensor, upstream: &Tensor) -> Backprop<2> {
         let upstream = upstream.to_scalar::<f32>()?;
-        timed(Kind::Linear, 0, || {
+        timed(Timed::Linear, 0, || {
             let gradient = self.gradient.get().iter().map(|g| g * upstream).collect();
             Ok([Some(Tensor::from_vec(gradient, logits.shape(), logits.device())?), None])
         })

@@ -9,11 +9,12 @@ use candle_core::{CudaStorage, bail};
 
 use super::operand::Operand;
 
-/// The gradients of `N` operands: of each that, unless nobody needs it, or it was [handed over](crate::kernels::handover).
-pub(crate) type Gradients<const N: usize> = Result<[Option<Tensor>; N]>;
+/// What a backward pass gives `N` operands: each its gradient, unless nobody needs it, or it was
+/// [handed over](crate::kernels::handover).
+pub(crate) type Backprop<const N: usize> = Result<[Option<Tensor>; N]>;
 
 /// An operation on `N` operands, which are contiguous.
-pub(crate) trait Operation<const N: usize>: Send + Sync + 'static {
+pub(crate) trait CustomOp<const N: usize>: Send + Sync + 'static {
     /// Its name, for messages.
     const NAME: &'static str;
 
@@ -33,11 +34,11 @@ pub(crate) trait Operation<const N: usize>: Send + Sync + 'static {
     }
 
     /// The gradient of each operand from that of the result, which is contiguous.
-    fn backward(&self, operands: [&Tensor; N], result: &Tensor, gradient: &Tensor) -> Gradients<N>;
+    fn backward(&self, operands: [&Tensor; N], result: &Tensor, gradient: &Tensor) -> Backprop<N>;
 }
 
 /// The result of an operation on these operands, brought into row-major order first if they are not.
-pub(crate) fn apply<const N: usize, O: Operation<N>>(
+pub(crate) fn apply<const N: usize, O: CustomOp<N>>(
     operation: O,
     operands: [&Tensor; N],
 ) -> Result<Tensor>
@@ -48,30 +49,30 @@ where
     for xs in &mut contiguous {
         *xs = xs.contiguous()?;
     }
-    Candle::apply(Carrier(operation), contiguous)
+    Candle::apply(CandleCarrier(operation), contiguous)
 }
 
 /// Whoever applies operations of so many operands.
 pub(crate) trait Apply<const N: usize> {
-    fn apply<O: Operation<N>>(operation: Carrier<O>, operands: [Tensor; N]) -> Result<Tensor>;
+    fn apply<O: CustomOp<N>>(operation: CandleCarrier<O>, operands: [Tensor; N]) -> Result<Tensor>;
 }
 
 /// candle, which takes one to three operands.
 pub(crate) struct Candle;
 
 /// Carries an operation through candle's traits.
-pub(crate) struct Carrier<O>(O);
+pub(crate) struct CandleCarrier<O>(O);
 
 /// candle's trait for operations of so many operands, each with names for its storage, its layout and its tensor.
 macro_rules! carry {
     ($n:literal, $candle:ident, [$($storage:ident $layout:ident $x:ident),+], $gradients:ty) => {
         impl Apply<$n> for Candle {
-            fn apply<O: Operation<$n>>(op: Carrier<O>, [$($x),+]: [Tensor; $n]) -> Result<Tensor> {
+            fn apply<O: CustomOp<$n>>(op: CandleCarrier<O>, [$($x),+]: [Tensor; $n]) -> Result<Tensor> {
                 carry!(@apply op $($x),+)
             }
         }
 
-        impl<O: Operation<$n>> $candle for Carrier<O> {
+        impl<O: CustomOp<$n>> $candle for CandleCarrier<O> {
             fn name(&self) -> &'static str {
                 O::NAME
             }
@@ -97,10 +98,9 @@ macro_rules! carry {
     (@apply $op:ident $x1:ident, $x2:ident, $x3:ident) => { $x1.apply_op3(&$x2, &$x3, $op) };
 }
 
-type Gradient = Option<Tensor>;
-carry!(1, CustomOp1, [s1 l1 x1], Gradient);
-carry!(2, CustomOp2, [s1 l1 x1, s2 l2 x2], (Gradient, Gradient));
-carry!(3, CustomOp3, [s1 l1 x1, s2 l2 x2, s3 l3 x3], (Gradient, Gradient, Gradient));
+carry!(1, CustomOp1, [s1 l1 x1], Option<Tensor>);
+carry!(2, CustomOp2, [s1 l1 x1, s2 l2 x2], (Option<Tensor>, Option<Tensor>));
+carry!(3, CustomOp3, [s1 l1 x1, s2 l2 x2, s3 l3 x3], (Option<Tensor>, Option<Tensor>, Option<Tensor>));
 
 /// What an operation's forward pass leaves to its backward pass.
 pub(crate) struct Saved<T>(OnceLock<T>);

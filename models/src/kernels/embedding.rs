@@ -4,11 +4,11 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::handover::{Contribution, hand_over};
 use super::operand::{Operand, borrow};
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::rows::RowGradient;
 use super::simd::{Isa, Kernel, Simd};
 use crate::PAD;
-use crate::kernels::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Backprop, CustomOp, apply};
 
 /// See [`ops::embedding`](crate::ops::embedding). The error of an id outside the table names its position.
 pub(crate) fn embedding(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<Tensor> {
@@ -21,7 +21,7 @@ pub(crate) fn embedding_mean(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<T
 }
 
 fn look_up(isa: Isa, ids: &Tensor, table: &Tensor, mean: bool) -> Result<Tensor> {
-    timed(Kind::Embedding, 0, || apply(LookUp { isa, mean }, [table, ids]))
+    timed(Timed::Embedding, 0, || apply(LookUp { isa, mean }, [table, ids]))
 }
 
 /// Refuses `ids` outside a table of so many rows, naming text and position, which `place` tells.
@@ -44,7 +44,7 @@ struct LookUp {
     mean: bool,
 }
 
-impl Operation<2> for LookUp {
+impl CustomOp<2> for LookUp {
     const NAME: &'static str = "embedding";
 
     fn forward(&self, [table, ids]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
@@ -68,8 +68,8 @@ impl Operation<2> for LookUp {
         Ok((means, (batch, dim).into()))
     }
 
-    fn backward(&self, [table, ids]: [&Tensor; 2], _: &Tensor, upstream: &Tensor) -> Gradients<2> {
-        timed(Kind::EmbeddingBackward, 0, || {
+    fn backward(&self, [table, ids]: [&Tensor; 2], _: &Tensor, upstream: &Tensor) -> Backprop<2> {
+        timed(Timed::EmbeddingBackward, 0, || {
             let (dim, length) = (table.dim(1)?, ids.dim(1)?);
             let (ids, upstream) = (&borrow(ids)?, &borrow(upstream)?);
             let mut gathered = Gathered::default();

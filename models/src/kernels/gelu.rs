@@ -154,14 +154,14 @@ impl Kernel for Forward<'_> {
 }
 
 /// Writes to `dx` the products of `dy`, the gradient of GELU of `xs`, and the derivatives at `xs`.
-pub(super) struct Backward<'a> {
+pub(super) struct GeluBackward<'a> {
     pub form: Gelu,
     pub xs: &'a [f32],
     pub dy: &'a [f32],
     pub dx: &'a mut [f32],
 }
 
-impl Kernel for Backward<'_> {
+impl Kernel for GeluBackward<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         assert_eq!([self.dy.len(), self.dx.len()], [self.xs.len(); 2]);
@@ -216,7 +216,7 @@ mod tests {
     fn both(isa: Isa, form: Gelu, xs: &[f32]) -> [Vec<f32>; 2] {
         let (mut ys, mut slopes) = (vec![f32::NAN; xs.len()], vec![f32::NAN; xs.len()]);
         isa.run(Forward { form, xs, ys: &mut ys });
-        isa.run(Backward { form, xs, dy: &vec![1.0; xs.len()], dx: &mut slopes });
+        isa.run(GeluBackward { form, xs, dy: &vec![1.0; xs.len()], dx: &mut slopes });
         [ys, slopes]
     }
 
@@ -277,7 +277,7 @@ mod tests {
             let (xs, dy): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
             for (isa, form) in Isa::available().flat_map(|isa| FORMS.map(|form| (isa, form))) {
                 let mut dx = vec![f32::NAN; xs.len()];
-                isa.run(Backward { form, xs: &xs, dy: &dy, dx: &mut dx });
+                isa.run(GeluBackward { form, xs: &xs, dy: &dy, dx: &mut dx });
                 for ((x, dy), dx) in xs.iter().zip(&dy).zip(&dx) {
                     let expected = f64::from(*dy) * simply(form, f64::from(*x))[1];
                     prop_assert!((f64::from(*dx) - expected).abs() < 5e-6, "{form:?}, {isa}: {dx} {expected}");

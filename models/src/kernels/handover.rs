@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, TensorId};
 
-use super::custom_op::{Gradients, Operation, apply};
+use super::custom_op::{Backprop, CustomOp, apply};
 use super::operand::{Borrowed, Operand, borrow};
 use super::rows::RowGradient;
 
@@ -225,56 +225,18 @@ pub(super) fn copied_gradient(of: &Tensor, values: &[f32]) -> Result<Option<Tens
     })
 }
 
-/// Parameters that travel as one operand, because candle's operations take at most three.
-pub(super) struct Parts(Vec<Tensor>);
-
-impl Parts {
-    /// Of these parameters, in the order in which they lie in the operand.
-    pub(super) fn new<'a>(parameters: impl IntoIterator<Item = &'a Tensor>) -> Self {
-        Self(parameters.into_iter().cloned().collect())
-    }
-
-    /// The operand: the parameters' elements end to end.
-    pub(super) fn operand(&self) -> Result<Tensor> {
-        let flat = self.0.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
-        Tensor::cat(&flat, 0)
-    }
-
-    /// What an operation returns to candle as the gradient of the operand: zeros if the parameters'
-    /// own could be handed over, because candle insists on one.
-    ///
-    /// # Errors
-    /// Values that do not fit the operand.
-    pub(super) fn gradient(&self, operand: &Tensor, values: Vec<f32>) -> Result<Tensor> {
-        let listens = DELIVERY.with_borrow(Option::is_some);
-        if !listens || !self.0.iter().all(Tensor::is_variable) {
-            return Tensor::from_vec(values, operand.shape(), operand.device());
-        }
-        let mut rest = values.as_slice();
-        for part in &self.0 {
-            let (mine, others) = rest.split_at(part.elem_count());
-            copied_gradient(part, mine)?;
-            rest = others;
-        }
-        operand.zeros_like()
-    }
-}
-
-/// Parameters that an operation reads by itself, because candle's operations take at most three operands. Unlike
-/// [`Parts`] they are not copied, and their gradients are written where they are wanted.
+/// Parameters that an operation reads by itself, because candle's operations take at most three operands. They are not
+/// copied, and their gradients are written where they are wanted.
 ///
 /// In their place the operation takes a [link](Self::link), a number of no meaning that is made of all of them, so that
 /// candle knows that the result depends on them.
-pub(super) struct Linked<const N: usize>(Arc<[(Tensor, Mutex<Option<Tensor>>); N]>);
+pub(super) struct Linked(Arc<[(Tensor, Mutex<Option<Tensor>>)]>);
 
-impl<const N: usize> Linked<N> {
+impl Linked {
     /// These parameters, brought into row-major order if they are not.
-    pub(super) fn new(parts: [&Tensor; N]) -> Result<Self> {
-        let mut parts = parts.map(|part| (part.clone(), Mutex::new(None)));
-        for (part, _) in &mut parts {
-            *part = part.contiguous()?;
-        }
-        Ok(Self(Arc::new(parts)))
+    pub(super) fn new<'a>(parts: impl IntoIterator<Item = &'a Tensor>) -> Result<Self> {
+        let part = |part: &Tensor| Ok((part.contiguous()?, Mutex::new(None)));
+        Ok(Self(parts.into_iter().map(part).collect::<Result<_>>()?))
     }
 
     /// The operand that stands for them.
@@ -289,9 +251,8 @@ impl<const N: usize> Linked<N> {
     ///
     /// # Errors
     /// Parameters that are not `f32` on the CPU.
-    pub(super) fn values(&self) -> Result<[Borrowed<'_, f32>; N]> {
-        let values = self.0.iter().map(|(part, _)| borrow(part)).collect::<Result<Vec<_>>>()?;
-        Ok(values.try_into().unwrap_or_else(|_| unreachable!("invariant: one of each")))
+    pub(super) fn values(&self) -> Result<Vec<Borrowed<'_, f32>>> {
+        self.0.iter().map(|(part, _)| borrow(part)).collect()
     }
 
     /// Gives the parameter of that number its [gradient].
@@ -307,19 +268,19 @@ impl<const N: usize> Linked<N> {
 }
 
 /// A link that also stands for one more parameter.
-struct Link<const N: usize> {
-    linked: Linked<N>,
+struct Link {
+    linked: Linked,
     at: usize,
 }
 
-impl<const N: usize> Operation<2> for Link<N> {
+impl CustomOp<2> for Link {
     const NAME: &'static str = "link";
 
     fn forward(&self, _: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
         Ok((vec![0.0], Shape::from(())))
     }
 
-    fn backward(&self, [link, _]: [&Tensor; 2], _: &Tensor, _: &Tensor) -> Gradients<2> {
+    fn backward(&self, [link, _]: [&Tensor; 2], _: &Tensor, _: &Tensor) -> Backprop<2> {
         let (_, kept) = &self.linked.0[self.at];
         let kept = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok([Some(link.zeros_like()?), kept])

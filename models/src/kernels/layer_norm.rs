@@ -9,9 +9,9 @@ use super::handover::copied_gradient;
 use super::memory::Scratch;
 use super::operand::{Operand, borrow};
 use super::parallel;
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::simd::{Isa, Kernel, Simd};
-use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
+use crate::kernels::custom_op::{Backprop, CustomOp, Saved, apply};
 use crate::parameters::LAYER_NORM_EPSILON;
 
 /// Values that each row keeps: its mean and one over its deviation.
@@ -23,7 +23,7 @@ const ROWS: usize = 128;
 /// See [`ops::layer_norm`](crate::ops::layer_norm).
 pub(crate) fn layer_norm(isa: Isa, xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
     let op = LayerNorm { isa, kept: Saved::nothing() };
-    timed(Kind::LayerNorm, 0, || apply(op, [xs, gamma, beta]))
+    timed(Timed::LayerNorm, 0, || apply(op, [xs, gamma, beta]))
 }
 
 struct LayerNorm {
@@ -32,7 +32,7 @@ struct LayerNorm {
     kept: Saved<Scratch>,
 }
 
-impl Operation<3> for LayerNorm {
+impl CustomOp<3> for LayerNorm {
     const NAME: &'static str = "layer-norm";
 
     fn forward(&self, [xs, gamma, beta]: [Operand; 3]) -> Result<(Vec<f32>, Shape)> {
@@ -44,14 +44,14 @@ impl Operation<3> for LayerNorm {
         let outputs = ys.chunks_mut(ROWS * dim).zip(kept.chunks_mut(ROWS * KEPT));
         let jobs = xs.chunks(ROWS * dim).zip(outputs).collect();
         parallel::each(jobs, |(xs, (ys, kept))| {
-            self.isa.run(Normalise { xs, gamma, beta, kept, ys });
+            self.isa.run(NormaliseRows { xs, gamma, beta, kept, ys });
         });
         self.kept.set(kept);
         Ok((ys, shape))
     }
 
-    fn backward(&self, [xs, gamma, beta]: [&Tensor; 3], _: &Tensor, dys: &Tensor) -> Gradients<3> {
-        timed(Kind::LayerNormBackward, 0, || {
+    fn backward(&self, [xs, gamma, beta]: [&Tensor; 3], _: &Tensor, dys: &Tensor) -> Backprop<3> {
+        timed(Timed::LayerNormBackward, 0, || {
             let (dim, kept) = (gamma.elem_count(), self.kept.get());
             let mut dxs = vec![0.0; xs.elem_count()];
             // The sums of each job, added up in the order of the rows: no bit depends on the number of threads.
@@ -63,7 +63,15 @@ impl Operation<3> for LayerNorm {
             let jobs = inputs.zip(kept.chunks(ROWS * KEPT)).zip(outputs).collect();
             parallel::each(jobs, |(((xs, dys), kept), (dxs, sums))| {
                 let (dgamma, dbeta) = sums.split_at_mut(dim);
-                self.isa.run(Backward { xs, gamma: &scale, kept, dys, dxs, dgamma, dbeta });
+                self.isa.run(LayerNormBackward {
+                    xs,
+                    gamma: &scale,
+                    kept,
+                    dys,
+                    dxs,
+                    dgamma,
+                    dbeta,
+                });
             });
             let (first, others) = sums.split_at_mut(2 * dim);
             for sums in others.chunks_exact(2 * dim) {
@@ -96,7 +104,7 @@ pub(super) fn sum<S: Simd, const N: usize>(
 
 /// The rows of `xs` normalised, and what they [keep](KEPT). The simple form:
 /// `y = (x - mean) / √(variance + ε) · gamma + beta`.
-pub(super) struct Normalise<'a> {
+pub(super) struct NormaliseRows<'a> {
     pub xs: &'a [f32],
     pub gamma: &'a [f32],
     pub beta: &'a [f32],
@@ -104,7 +112,7 @@ pub(super) struct Normalise<'a> {
     pub ys: &'a mut [f32],
 }
 
-impl Kernel for Normalise<'_> {
+impl Kernel for NormaliseRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let dim = self.gamma.len();
@@ -120,12 +128,12 @@ impl Kernel for Normalise<'_> {
             kept.copy_from_slice(&[mean, 1.0 / deviation]);
         }
         let Self { xs, gamma, beta, kept, ys } = self;
-        Again { xs, gamma, beta, kept, ys }.run(s);
+        Renormalise { xs, gamma, beta, kept, ys }.run(s);
     }
 }
 
 /// The same rows from what they have kept.
-pub(super) struct Again<'a> {
+pub(super) struct Renormalise<'a> {
     pub xs: &'a [f32],
     pub gamma: &'a [f32],
     pub beta: &'a [f32],
@@ -133,7 +141,7 @@ pub(super) struct Again<'a> {
     pub ys: &'a mut [f32],
 }
 
-impl Kernel for Again<'_> {
+impl Kernel for Renormalise<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let dim = self.gamma.len();
@@ -152,7 +160,7 @@ impl Kernel for Again<'_> {
 ///
 /// The simple form, with `x̂` the row before `gamma` and `beta`, and `g = dy · gamma`:
 /// `dx = (g − mean(g) − x̂ · mean(g · x̂)) / deviation`.
-pub(super) struct Backward<'a> {
+pub(super) struct LayerNormBackward<'a> {
     pub xs: &'a [f32],
     pub gamma: &'a [f32],
     pub kept: &'a [f32],
@@ -162,7 +170,7 @@ pub(super) struct Backward<'a> {
     pub dbeta: &'a mut [f32],
 }
 
-impl Kernel for Backward<'_> {
+impl Kernel for LayerNormBackward<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let dim = self.gamma.len();

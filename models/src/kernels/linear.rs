@@ -5,14 +5,14 @@ use candle_core::{Result, Shape, Tensor};
 use super::handover::gradient;
 use super::memory::Target;
 use super::operand::{Operand, borrow};
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::projection::{ColumnSums, Panels, weight_gradient};
 use super::simd::Isa;
-use crate::kernels::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Backprop, CustomOp, apply};
 
 /// See [`ops::linear`](crate::ops::linear).
 pub(crate) fn linear(isa: Isa, xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    timed(Kind::Linear, xs.dim(0)? * weight.elem_count(), || {
+    timed(Timed::Linear, xs.dim(0)? * weight.elem_count(), || {
         apply(Linear { isa }, [xs, weight, bias])
     })
 }
@@ -21,7 +21,7 @@ struct Linear {
     isa: Isa,
 }
 
-impl Operation<3> for Linear {
+impl CustomOp<3> for Linear {
     const NAME: &'static str = "linear";
 
     fn forward(&self, [xs, weight, bias]: [Operand; 3]) -> Result<(Vec<f32>, Shape)> {
@@ -33,8 +33,8 @@ impl Operation<3> for Linear {
         Ok((ys, (batch, outputs).into()))
     }
 
-    fn backward(&self, [xs, weight, bias]: [&Tensor; 3], _: &Tensor, dy: &Tensor) -> Gradients<3> {
-        timed(Kind::Linear, 2 * xs.dim(0)? * weight.elem_count(), || {
+    fn backward(&self, [xs, weight, bias]: [&Tensor; 3], _: &Tensor, dy: &Tensor) -> Backprop<3> {
+        timed(Timed::Linear, 2 * xs.dim(0)? * weight.elem_count(), || {
             let (inputs, dy) = (xs.dim(1)?, borrow(dy)?);
             let mut dx = vec![0.0; xs.elem_count()];
             Panels::new(self.isa, &borrow(weight)?, inputs).product(&dy, Target::Write(&mut dx));

@@ -11,13 +11,13 @@ mod time_steps;
 
 use candle_core::{Result, Shape, Tensor};
 
-use super::handover::Parts;
+use super::handover::Linked;
 use super::memory::Scratch;
 use super::operand::{Operand, borrow, with_values};
 use super::parallel;
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::simd::Isa;
-use crate::kernels::custom_op::{self, Gradients, Operation, apply};
+use crate::kernels::custom_op::{self, Backprop, CustomOp, apply};
 use crate::parameters::Lstm;
 use direction::{Direction, States};
 use time_steps::TimeSteps;
@@ -33,43 +33,41 @@ pub(crate) fn bilstm(
     let hidden = forward.weight_hh.dim(1)?;
     let steps = with_values(ids, |tokens| Ok(TimeSteps::new(tokens, ids.dim(1)?)))?;
     let dim = xs.dim(2)?;
-    let parts = [parts(forward), parts(reverse)];
-    let op = Bilstm { isa, hidden, steps, parts, saved: custom_op::Saved::nothing() };
-    timed(Kind::Lstm, op.products(dim), || {
-        let (forward, reverse) = (op.parts[0].operand()?, op.parts[1].operand()?);
-        apply(op, [xs, &forward, &reverse])
-    })
-}
-
-/// One direction's parameters behind one another: candle's ops take three operands, not nine.
-fn parts(lstm: &Lstm) -> Parts {
-    Parts::new([&lstm.weight_ih, &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh])
+    let parameters = Linked::new(
+        [forward, reverse]
+            .into_iter()
+            .flat_map(|lstm| [&lstm.weight_ih, &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh]),
+    )?;
+    let link = parameters.link()?;
+    let op = Bilstm { isa, hidden, steps, parameters, saved: custom_op::Saved::nothing() };
+    timed(Timed::Lstm, op.products(dim), || apply(op, [xs, &link]))
 }
 
 struct Bilstm {
     isa: Isa,
     hidden: usize,
     steps: TimeSteps,
-    /// Each direction's parameters.
-    parts: [Parts; 2],
+    /// The four of each direction.
+    parameters: Linked,
     /// What both directions' forward passes leave to the backward pass.
     saved: custom_op::Saved<[States; 2]>,
 }
 
-impl Operation<3> for Bilstm {
+impl CustomOp<2> for Bilstm {
     const NAME: &'static str = "bilstm";
 
-    fn forward(&self, [xs, forward, reverse]: [Operand; 3]) -> Result<(Vec<f32>, Shape)> {
+    fn forward(&self, [xs, _]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
         let (batch, _, dim) = xs.shape().dims3()?;
         let (hidden, steps) = (self.hidden, &self.steps);
-        let weights = [forward.values()?, reverse.values()?];
+        let parameters = self.parameters.values()?;
         // All scratch that outlives this call comes from this thread, which also drops it.
         let xs = xs.values()?;
         let mut states = [(); 2].map(|()| States::new(steps.rows(), [dim, hidden]));
         let mut sums = [vec![0.0; batch * hidden], vec![0.0; batch * hidden]];
-        let jobs = [false, true].into_iter().zip(weights).zip(states.iter_mut().zip(&mut sums));
-        parallel::each(jobs.collect(), |((reverse, weights), (states, sums))| {
-            let direction = Direction::new(self.isa, steps, dim, hidden, reverse, weights);
+        let directions = [false, true].into_iter().zip(parameters.chunks_exact(4));
+        let jobs = directions.zip(states.iter_mut().zip(&mut sums));
+        parallel::each(jobs.collect(), |((reverse, parameters), (states, sums))| {
+            let direction = Direction::new(self.isa, steps, dim, hidden, reverse, parameters);
             direction.forward(xs, states, sums);
         });
         let mut means = vec![0.0; batch * 2 * hidden];
@@ -85,20 +83,9 @@ impl Operation<3> for Bilstm {
         Ok((means, (batch, 2 * hidden).into()))
     }
 
-    fn backward(
-        &self,
-        [xs, forward, reverse]: [&Tensor; 3],
-        _: &Tensor,
-        upstream: &Tensor,
-    ) -> Gradients<3> {
-        timed(Kind::LstmBackward, 2 * self.products(xs.dim(2)?), || {
-            let (dx, [dforward, dreverse]) = self.gradients(xs, forward, reverse, upstream)?;
-            let [of_forward, of_reverse] = &self.parts;
-            Ok([
-                Some(dx),
-                Some(of_forward.gradient(forward, dforward)?),
-                Some(of_reverse.gradient(reverse, dreverse)?),
-            ])
+    fn backward(&self, [xs, link]: [&Tensor; 2], _: &Tensor, upstream: &Tensor) -> Backprop<2> {
+        timed(Timed::LstmBackward, 2 * self.products(xs.dim(2)?), || {
+            Ok([Some(self.gradients(xs, upstream)?), Some(link.zeros_like()?)])
         })
     }
 }
@@ -109,14 +96,8 @@ impl Bilstm {
         2 * self.steps.rows() * 4 * self.hidden * (dim + self.hidden)
     }
 
-    /// The gradients of the texts and of both directions' parameters.
-    fn gradients(
-        &self,
-        xs: &Tensor,
-        forward: &Tensor,
-        reverse: &Tensor,
-        upstream: &Tensor,
-    ) -> Result<(Tensor, [Vec<f32>; 2])> {
+    /// The gradient of the texts; gives both directions' parameters theirs.
+    fn gradients(&self, xs: &Tensor, upstream: &Tensor) -> Result<Tensor> {
         let (batch, length, dim) = xs.dims3()?;
         let (hidden, steps) = (self.hidden, &self.steps);
         let saved = self.saved.get();
@@ -132,20 +113,34 @@ impl Bilstm {
             }
         }
         let mut dxs = [vec![0.0; batch * length * dim], vec![0.0; batch * length * dim]];
-        let mut dws = [vec![0.0; forward.elem_count()], vec![0.0; reverse.elem_count()]];
+        let (gates, inputs) = (4 * hidden, dim + hidden);
+        // As a direction has them: both weights beside each other, then the sum of both biases.
+        let mut dparameters = [(); 2].map(|()| Scratch::zeroed(gates * (inputs + 1)));
         let operands = [false, true].into_iter().zip(saved);
-        let (forward, reverse) = (borrow(forward)?, borrow(reverse)?);
-        let outputs = dys.iter().zip(dxs.iter_mut().zip(&mut dws));
-        let jobs = operands.zip([&*forward, &*reverse]).zip(outputs).collect();
-        parallel::each(jobs, |(((reverse, states), weights), (dy, (dx, dw)))| {
-            let direction = Direction::new(self.isa, steps, dim, hidden, reverse, weights);
-            direction.backward(states, dy, dx, dw);
+        let parameters = self.parameters.values()?;
+        let outputs = dys.iter().zip(dxs.iter_mut().zip(&mut dparameters));
+        let jobs = operands.zip(parameters.chunks_exact(4)).zip(outputs).collect();
+        parallel::each(jobs, |(((reverse, states), parameters), (dy, (dx, dparameters)))| {
+            let direction = Direction::new(self.isa, steps, dim, hidden, reverse, parameters);
+            direction.backward(states, dy, dx, dparameters);
         });
+        for (first, dparameters) in [0, 4].into_iter().zip(&dparameters) {
+            let (dweight, dbias) = dparameters.split_at(gates * inputs);
+            for (weight, columns) in [0..dim, dim..inputs].into_iter().enumerate() {
+                self.parameters.give(first + weight, |to| {
+                    let rows = to.chunks_exact_mut(columns.len()).zip(dweight.chunks_exact(inputs));
+                    rows.for_each(|(to, row)| to.copy_from_slice(&row[columns.clone()]));
+                })?;
+            }
+            for bias in [2, 3] {
+                self.parameters.give(first + bias, |to| to.copy_from_slice(dbias))?;
+            }
+        }
         let [mut dx, other] = dxs;
         for (sum, other) in dx.iter_mut().zip(&other) {
             *sum += other;
         }
-        Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dws))
+        Tensor::from_vec(dx, xs.shape(), xs.device())
     }
 }
 

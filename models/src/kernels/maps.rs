@@ -20,7 +20,7 @@ use super::operand::{Operand, borrow, with_values};
 use super::simd::Isa;
 use super::values::Values;
 use super::{Native, counts};
-use crate::kernels::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Backprop, CustomOp, apply};
 
 /// Feature maps `[batch, height, width, channels]`.
 #[derive(Clone)]
@@ -94,15 +94,6 @@ pub(crate) trait Backward<E: Element>: Send + Sync + 'static {
     /// # Errors
     /// Operands that are not what they were in the forward pass.
     fn backward(&self, dy: Values<E>, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
-
-    /// What candle gets as the gradient of the parameter, which `write` writes.
-    fn gradient(
-        &self,
-        parameter: &Tensor,
-        write: impl FnOnce(&mut [f32]) -> Result<()>,
-    ) -> Result<Option<Tensor>> {
-        handover::gradient(parameter, write)
-    }
 }
 
 impl<E: Element> Maps<E> {
@@ -229,14 +220,14 @@ struct Entry<E: Element> {
     gradient: Slot<E>,
 }
 
-impl<E: Element> Operation<1> for Entry<E> {
+impl<E: Element> CustomOp<1> for Entry<E> {
     const NAME: &'static str = "images";
 
     fn forward(&self, _: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
         Ok(ticket())
     }
 
-    fn backward(&self, [images]: [&Tensor; 1], _: &Tensor, _: &Tensor) -> Gradients<1> {
+    fn backward(&self, [images]: [&Tensor; 1], _: &Tensor, _: &Tensor) -> Backprop<1> {
         Ok([Some(match self.gradient.take() {
             Some(gradient) => {
                 let gradient = widen(self.isa, gradient.whole());
@@ -264,19 +255,19 @@ impl<E: Element, B: Backward<E>> Node<B, E> {
 }
 
 /// Operands are the ticket of the maps and, if there are so many, the parameter and the ticket of other maps.
-impl<E: Element, B: Backward<E>, const N: usize> Operation<N> for Node<B, E> {
+impl<E: Element, B: Backward<E>, const N: usize> CustomOp<N> for Node<B, E> {
     const NAME: &'static str = B::NAME;
 
     fn forward(&self, _: [Operand; N]) -> Result<(Vec<f32>, Shape)> {
         Ok(ticket())
     }
 
-    fn backward(&self, operands: [&Tensor; N], _: &Tensor, _: &Tensor) -> Gradients<N> {
+    fn backward(&self, operands: [&Tensor; N], _: &Tensor, _: &Tensor) -> Backprop<N> {
         let of_parameter = match operands.get(1) {
             None => self.run(&[], &mut []).map(|()| None),
-            Some(parameter) => self
-                .backward
-                .gradient(parameter, |gradient| self.run(&borrow(parameter)?, gradient)),
+            Some(parameter) => {
+                handover::gradient(parameter, |gradient| self.run(&borrow(parameter)?, gradient))
+            }
         }?;
         let mut gradients = [const { None }; N];
         for (number, gradient) in gradients.iter_mut().enumerate() {
@@ -298,7 +289,7 @@ struct Exit<E: Element> {
     backward: fn(&[f32], [usize; 4], Target<E>),
 }
 
-impl<E: Element> Operation<1> for Exit<E> {
+impl<E: Element> CustomOp<1> for Exit<E> {
     const NAME: &'static str = "from-maps";
 
     fn forward(&self, _: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
@@ -306,7 +297,7 @@ impl<E: Element> Operation<1> for Exit<E> {
         Ok((std::mem::take(values), self.shape.clone()))
     }
 
-    fn backward(&self, [maps]: [&Tensor; 1], _: &Tensor, dy: &Tensor) -> Gradients<1> {
+    fn backward(&self, [maps]: [&Tensor; 1], _: &Tensor, dy: &Tensor) -> Backprop<1> {
         let dy = borrow(dy)?;
         let len = self.maps.iter().product();
         self.gradient.receive(len, |share| (self.backward)(&dy, self.maps, share));

@@ -11,16 +11,16 @@ use super::element::Element;
 use super::maps::{Backward, Maps, Slot};
 use super::memory::Scratch;
 use super::parallel::each;
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::simd::{Isa, Kernel, Simd};
 use super::values::{Compute, Values};
 
 /// See [`ops::max_pool`](crate::ops::max_pool).
 pub(crate) fn max_pool<E: Element>(xs: &Maps<E>, window: usize) -> Result<Maps<E>> {
     let isa = xs.native.isa;
-    let sizes = Sizes::new(xs.shape, window);
+    let sizes = PoolSizes::new(xs.shape, window);
     let (mut ys, mut winners) = Pooled::room(isa, sizes, xs.shape[0]);
-    timed(Kind::Pooling, 0, || {
+    timed(Timed::Pooling, 0, || {
         let images = xs.pixels().chunks_exact(sizes.image());
         let results =
             ys.chunks_exact_mut(sizes.pooled()).zip(winners.chunks_exact_mut(sizes.winners(isa)));
@@ -35,7 +35,7 @@ pub(crate) fn max_pool<E: Element>(xs: &Maps<E>, window: usize) -> Result<Maps<E
 
 /// The sizes of an image before pooling, and of a window.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct PoolSizes {
     pub height: usize,
     pub width: usize,
     pub channels: usize,
@@ -43,7 +43,7 @@ pub(super) struct Sizes {
     pub window: usize,
 }
 
-impl Sizes {
+impl PoolSizes {
     /// Of images `[batch, height, width, channels]`.
     pub(super) fn new([_, height, width, channels]: [usize; 4], window: usize) -> Self {
         Self { height, width, channels, window }
@@ -82,7 +82,7 @@ impl Sizes {
 
 /// One image's maxima, and which of each window they are. All of `ys` and `winners` are written.
 pub(super) struct Maxima<'a, E> {
-    pub sizes: Sizes,
+    pub sizes: PoolSizes,
     pub xs: &'a [E],
     pub ys: &'a mut [E],
     pub winners: &'a mut [u16],
@@ -106,7 +106,7 @@ impl<E: Element> Maxima<'_, E> {
     #[inline(always)]
     fn pool<S: Simd, const SIDE: usize, const PIXELS: usize>(self, s: S) {
         let Self { sizes, xs, ys, winners } = self;
-        let Sizes { height, width, channels, .. } = sizes;
+        let PoolSizes { height, width, channels, .. } = sizes;
         let offsets: [usize; PIXELS] =
             std::array::from_fn(|pixel| (pixel / SIDE * width + pixel % SIDE) * channels);
         let (mut to, mut winners) = (0, winners.chunks_exact_mut(PIXELS));
@@ -139,21 +139,21 @@ impl<E: Element> Maxima<'_, E> {
 #[derive(Clone)]
 pub(super) struct Pooled {
     isa: Isa,
-    sizes: Sizes,
+    sizes: PoolSizes,
     batch: usize,
     winners: Arc<Scratch<u16>>,
 }
 
 impl Pooled {
     /// Of so many images, whose winners these are.
-    pub(super) fn new(isa: Isa, sizes: Sizes, batch: usize, winners: Scratch<u16>) -> Self {
+    pub(super) fn new(isa: Isa, sizes: PoolSizes, batch: usize, winners: Scratch<u16>) -> Self {
         Self { isa, sizes, batch, winners: Arc::new(winners) }
     }
 
     /// Room for the maxima of so many images, and for their winners.
     pub(super) fn room<E: Element>(
         isa: Isa,
-        sizes: Sizes,
+        sizes: PoolSizes,
         batch: usize,
     ) -> (Scratch<E>, Scratch<u16>) {
         (Scratch::of(batch * sizes.pooled()), Scratch::of(batch * sizes.winners(isa)))
@@ -185,20 +185,20 @@ impl<E: Element> Compute<E> for Spread<E> {
     fn compute(&self, range: Range<usize>, to: &mut [E]) {
         let Pooled { isa, sizes, winners, .. } = &self.pooled;
         let pixels = range.start / sizes.channels..range.end / sizes.channels;
-        E::run(*isa, Gradient { sizes: *sizes, dy: self.dy.whole(), winners, pixels, dx: to });
+        E::run(*isa, PoolGradient { sizes: *sizes, dy: self.dy.whole(), winners, pixels, dx: to });
     }
 }
 
 /// The gradient of some pixels, counted through all images.
-struct Gradient<'a, E> {
-    sizes: Sizes,
+struct PoolGradient<'a, E> {
+    sizes: PoolSizes,
     dy: &'a [E],
     winners: &'a [u16],
     pixels: Range<usize>,
     dx: &'a mut [E],
 }
 
-impl<E: Element> Kernel for Gradient<'_, E> {
+impl<E: Element> Kernel for PoolGradient<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.sizes.window {
@@ -208,12 +208,12 @@ impl<E: Element> Kernel for Gradient<'_, E> {
     }
 }
 
-impl<E: Element> Gradient<'_, E> {
+impl<E: Element> PoolGradient<'_, E> {
     /// The simple form: `dx[pixel, c] = if winner[window, c] == pixel { dy[window, c] } else { 0 }`.
     #[inline(always)]
     fn gather<S: Simd, const SIDE: usize, const PIXELS: usize>(self, s: S) {
         let Self { sizes, dy, winners, pixels, dx } = self;
-        let Sizes { height, width, channels, .. } = sizes;
+        let PoolSizes { height, width, channels, .. } = sizes;
         let (rows, columns) = (height / SIDE, width / SIDE);
         let masks = channels.div_ceil(S::LANES) * PIXELS;
         for (pixel, dx) in pixels.zip(dx.chunks_exact_mut(channels)) {

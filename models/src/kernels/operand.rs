@@ -44,7 +44,7 @@ pub(crate) fn f32s_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Resu
     }
 }
 
-/// An operand of an [operation](crate::kernels::custom_op::Operation) in its forward pass.
+/// An operand of an [operation](crate::kernels::custom_op::CustomOp) in its forward pass.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
     storage: &'a CpuStorage,

@@ -5,13 +5,13 @@ use candle_core::{Result, Tensor};
 use super::element::Element;
 use super::maps::{Backward, Maps, Slot};
 use super::memory::{Scratch, Target};
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::values::Values;
 
 /// See [`ops::global_average_pool`](crate::ops::global_average_pool).
 pub(crate) fn global_average_pool<E: Element>(xs: &Maps<E>) -> Result<Tensor> {
     let [batch, height, width, channels] = xs.shape;
-    let means = timed(Kind::Pooling, 0, || {
+    let means = timed(Timed::Pooling, 0, || {
         let mut means = vec![0.0; batch * channels];
         let images = xs.pixels().chunks_exact(height * width * channels);
         for (mean, image) in means.chunks_exact_mut(channels).zip(images) {
@@ -28,7 +28,7 @@ pub(crate) fn global_average_pool<E: Element>(xs: &Maps<E>) -> Result<Tensor> {
         means
     });
     xs.leave((batch, channels), means, |dy, [_, height, width, channels], mut dx| {
-        timed(Kind::Pooling, 0, || {
+        timed(Timed::Pooling, 0, || {
             let area = height * width;
             for (image, dy) in dy.chunks_exact(channels).enumerate() {
                 let dy: Vec<f32> = dy.iter().map(|dy| dy / area as f32).collect();
@@ -46,7 +46,7 @@ pub(crate) fn shortcut_a<E: Element>(xs: &Maps<E>, channels: usize) -> Result<Ma
     let shortcut = Shortcut { from: xs.shape, channels, gradient: xs.gradient() };
     let shape = [batch, height.div_ceil(2), width.div_ceil(2), channels];
     let mut ys = Scratch::<E>::zeroed(shape.iter().product());
-    timed(Kind::Pooling, 0, || {
+    timed(Timed::Pooling, 0, || {
         for (to, from) in shortcut.pixels() {
             ys[to..to + inputs].copy_from_slice(&xs.pixels()[from..from + inputs]);
         }
@@ -79,7 +79,7 @@ impl<E: Element> Backward<E> for Shortcut<E> {
 
     fn backward(&self, dy: Values<E>, _: &[f32], _: &mut [f32]) -> Result<()> {
         let (dy, inputs) = (dy.whole(), self.from[3]);
-        timed(Kind::Pooling, 0, || {
+        timed(Timed::Pooling, 0, || {
             self.gradient.receive(self.from.iter().product(), |mut dx| {
                 if let Target::Write(dx) = &mut dx {
                     dx.fill(E::default());

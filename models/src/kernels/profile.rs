@@ -17,11 +17,11 @@ macro_rules! kinds {
         /// A kind of kernel, whose time is counted apart.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Kind {
+        pub enum Timed {
             $($(#[doc = $doc])+ $kind,)+
         }
 
-        impl Kind {
+        impl Timed {
             /// All kinds, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$kind),+];
 
@@ -81,31 +81,31 @@ kinds! {
 /// What a thread's kernels have done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Profile {
-    spent: [Duration; Kind::ALL.len()],
+    spent: [Duration; Timed::ALL.len()],
     /// Effective floating-point operations.
     pub operations: u64,
 }
 
 impl Profile {
-    /// The time of every kind that took any, in the order of [`Kind::ALL`].
-    pub fn kinds(&self) -> impl Iterator<Item = (Kind, Duration)> {
-        let all = Kind::ALL.iter().copied().zip(self.spent);
+    /// The time of every kind that took any, in the order of [`Timed::ALL`].
+    pub fn kinds(&self) -> impl Iterator<Item = (Timed, Duration)> {
+        let all = Timed::ALL.iter().copied().zip(self.spent);
         all.filter(|(_, spent)| !spent.is_zero())
     }
 
     /// The time of one kind.
-    pub fn time(&self, kind: Kind) -> Duration {
+    pub fn time(&self, kind: Timed) -> Duration {
         self.spent[kind as usize]
     }
 }
 
 thread_local! {
     static PROFILE: Cell<Profile> =
-        const { Cell::new(Profile { spent: [Duration::ZERO; Kind::ALL.len()], operations: 0 }) };
+        const { Cell::new(Profile { spent: [Duration::ZERO; Timed::ALL.len()], operations: 0 }) };
 }
 
 /// Runs `work` and counts its time as `kind`, and `products` multiplications with an addition each.
-pub(crate) fn timed<R>(kind: Kind, products: usize, work: impl FnOnce() -> R) -> R {
+pub(crate) fn timed<R>(kind: Timed, products: usize, work: impl FnOnce() -> R) -> R {
     let start = Instant::now();
     let result = work();
     let mut profile = PROFILE.get();
@@ -127,17 +127,17 @@ mod tests {
     #[test]
     fn what_is_taken_is_gone() {
         take();
-        timed(Kind::Pooling, 21, || std::thread::sleep(Duration::from_millis(2)));
+        timed(Timed::Pooling, 21, || std::thread::sleep(Duration::from_millis(2)));
         let profile = take();
-        assert!(profile.time(Kind::Pooling) >= Duration::from_millis(2));
-        let kinds: Vec<Kind> = profile.kinds().map(|(kind, _)| kind).collect();
-        assert_eq!((kinds, profile.operations), (vec![Kind::Pooling], 42));
+        assert!(profile.time(Timed::Pooling) >= Duration::from_millis(2));
+        let kinds: Vec<Timed> = profile.kinds().map(|(kind, _)| kind).collect();
+        assert_eq!((kinds, profile.operations), (vec![Timed::Pooling], 42));
         let profile = take();
         assert_eq!((profile.kinds().count(), profile.operations), (0, 0));
     }
 
     #[test]
     fn kinds_are_numbered_in_their_order() {
-        assert!(Kind::ALL.iter().enumerate().all(|(i, kind)| *kind as usize == i));
+        assert!(Timed::ALL.iter().enumerate().all(|(i, kind)| *kind as usize == i));
     }
 }

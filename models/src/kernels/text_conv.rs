@@ -15,15 +15,15 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use self::words::{Bank, FilterGroup, Peaks, Words};
+use self::words::{Bank, DistinctWords, FilterGroup, Peaks};
 use super::gemm::panel;
-use super::handover::Parts;
+use super::handover::Linked;
 use super::memory::Scratch;
-use super::operand::{Operand, borrow};
+use super::operand::{Borrowed, Operand, borrow};
 use super::parallel;
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::simd::{Isa, Kernel, Simd};
-use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
+use crate::kernels::custom_op::{Backprop, CustomOp, Saved, apply};
 
 /// See [`ops::convs1d_relu_max`](crate::ops::convs1d_relu_max). Without `ids` no two rows are taken to be equal. NaN in a
 /// text gives NaN.
@@ -33,28 +33,22 @@ pub(crate) fn conv1d_relu_max(
     ids: Option<&Tensor>,
     filters: &[(&Tensor, &Tensor)],
 ) -> Result<Tensor> {
-    let (batch, length, dim) = xs.dims3()?;
+    let (batch, length, _) = xs.dims3()?;
     let ids = match ids {
         Some(ids) => ids.flatten_all()?.to_vec1()?,
         None => (0..).take(batch * length).collect(),
     };
-    let (mut banks, mut parts) = (Vec::new(), Vec::new());
-    let (mut first, mut start, mut products) = (0, 0, 0);
-    for (weight, bias) in filters {
+    let (mut banks, mut first, mut products) = (Vec::new(), 0, 0);
+    for (weight, _) in filters {
         let (filters, _, width) = weight.dims3()?;
-        banks.push(Bank { first, filters, width, start });
+        banks.push(Bank { first, filters, width });
         first += filters;
         products += batch * (length + 1 - width) * weight.elem_count();
-        start += filters * (dim * width + 1);
-        parts.extend([*weight, *bias]);
     }
-    timed(Kind::TextConvolution, products, || {
-        // candle's ops take at most three operands: all filters travel as one.
-        let parts = Parts::new(parts);
-        let parameters = parts.operand()?;
-        let op = ConvMax { isa, ids, banks, parts, peaks: Saved::nothing() };
-        apply(op, [xs, &parameters])
-    })
+    let parameters = Linked::new(filters.iter().flat_map(|(weight, bias)| [*weight, *bias]))?;
+    let link = parameters.link()?;
+    let op = ConvMax { isa, ids, banks, parameters, peaks: Saved::nothing() };
+    timed(Timed::TextConvolution, products, || apply(op, [xs, &link]))
 }
 
 struct ConvMax {
@@ -63,41 +57,41 @@ struct ConvMax {
     ids: Vec<u32>,
     banks: Vec<Bank>,
     /// Weight and bias of each bank in turn.
-    parts: Parts,
+    parameters: Linked,
     /// The window of each maximum, `[B, ΣF]`, from the forward pass.
     peaks: Saved<Vec<u32>>,
 }
 
 /// The sizes of the input, and of all banks together.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct TextConvSizes {
     batch: usize,
     length: usize,
     dim: usize,
     columns: usize,
 }
 
-impl Sizes {
+impl TextConvSizes {
     /// Texts of each thread.
     fn texts_per_thread(&self) -> usize {
         self.batch.div_ceil(parallel::threads()).max(1)
     }
 }
 
-impl Operation<2> for ConvMax {
+impl CustomOp<2> for ConvMax {
     const NAME: &'static str = "conv1d-relu-max";
 
-    fn forward(&self, [xs, parameters]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+    fn forward(&self, [xs, _]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
         let sizes = self.sizes(xs.shape())?;
-        let Sizes { batch, length, dim, columns } = sizes;
-        let (xs, parameters) = (xs.values()?, parameters.values()?);
-        let groups = self.groups(dim, parameters);
+        let TextConvSizes { batch, length, dim, columns } = sizes;
+        let (xs, parameters) = (xs.values()?, self.parameters.values()?);
+        let groups = self.groups(dim, &parameters);
         let (mut ys, mut peaks) = (vec![0.0; batch * columns], vec![0; batch * columns]);
         let texts = sizes.texts_per_thread();
         let inputs = xs.chunks(texts * length * dim).zip(self.ids.chunks(texts * length));
         let outputs = ys.chunks_mut(texts * columns).zip(peaks.chunks_mut(texts * columns));
         parallel::each(inputs.zip(outputs).collect(), |((xs, ids), (ys, peaks))| {
-            let words = Words::new(ids, xs, dim);
+            let words = DistinctWords::new(ids, xs, dim);
             for group in &groups {
                 let products = words.products(group);
                 let outputs = ys.chunks_exact_mut(columns).zip(peaks.chunks_exact_mut(columns));
@@ -106,7 +100,7 @@ impl Operation<2> for ConvMax {
                         text,
                         products: &products,
                         width: group.bank.width,
-                        bias: &parameters[group.bank.bias(dim)][group.filters.clone()],
+                        bias: group.bias,
                         ys: &mut ys[group.bank.columns()][group.filters.clone()],
                         peaks: &mut peaks[group.bank.columns()][group.filters.clone()],
                     });
@@ -117,55 +111,53 @@ impl Operation<2> for ConvMax {
         Ok((ys, (batch, columns).into()))
     }
 
-    fn backward(&self, [xs, parameters]: [&Tensor; 2], ys: &Tensor, dy: &Tensor) -> Gradients<2> {
+    fn backward(&self, [xs, link]: [&Tensor; 2], ys: &Tensor, dy: &Tensor) -> Backprop<2> {
         // Of each text and filter one window, in both gradients.
         let values: usize = self.banks.iter().map(|bank| bank.filters * bank.width).sum();
         let (batch, _, dim) = xs.dims3()?;
-        timed(Kind::TextConvolutionBackward, 2 * batch * values * dim, || {
-            let (dx, dparameters) = self.gradients(xs, parameters, ys, dy)?;
-            Ok([Some(dx), Some(self.parts.gradient(parameters, dparameters)?)])
+        timed(Timed::TextConvolutionBackward, 2 * batch * values * dim, || {
+            Ok([Some(self.gradients(xs, ys, dy)?), Some(link.zeros_like()?)])
         })
     }
 }
 
 impl ConvMax {
     /// The filters in groups of as many as a panel of the product has columns.
-    fn groups(&self, dim: usize, parameters: &[f32]) -> Vec<FilterGroup<'_>> {
+    fn groups<'a>(
+        &'a self,
+        dim: usize,
+        parameters: &'a [Borrowed<'_, f32>],
+    ) -> Vec<FilterGroup<'a>> {
         let most = panel(self.isa.lanes());
-        let groups = self.banks.iter().flat_map(|bank| {
+        let groups = self.banks.iter().zip(parameters.chunks_exact(2)).flat_map(|(bank, of)| {
             (0..bank.filters).step_by(most).map(move |first| {
                 let filters = first..bank.filters.min(first + most);
-                FilterGroup::new(self.isa, bank, filters, dim, &parameters[bank.weight(dim)])
+                FilterGroup::new(self.isa, bank, filters, dim, [&of[0], &of[1]])
             })
         });
         groups.collect()
     }
 
-    fn sizes(&self, xs: &Shape) -> Result<Sizes> {
+    fn sizes(&self, xs: &Shape) -> Result<TextConvSizes> {
         let (batch, length, dim) = xs.dims3()?;
         let columns = self.banks.iter().map(|bank| bank.filters).sum();
-        Ok(Sizes { batch, length, dim, columns })
+        Ok(TextConvSizes { batch, length, dim, columns })
     }
 
-    /// Those of the texts and the parameters.
-    fn gradients(
-        &self,
-        xs: &Tensor,
-        parameters: &Tensor,
-        ys: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Tensor, Vec<f32>)> {
+    /// The gradient of the texts; gives the parameters theirs.
+    fn gradients(&self, xs: &Tensor, ys: &Tensor, dy: &Tensor) -> Result<Tensor> {
         let sizes = self.sizes(xs.shape())?;
         let (ys, dy) = (borrow::<f32>(ys)?, borrow::<f32>(dy)?);
         // The gradient past the ReLU.
         let past = |(dy, y): (&f32, &f32)| if *y > 0.0 { *dy } else { 0.0 };
         let dy: Vec<f32> = dy.iter().zip(&*ys).map(past).collect();
         let (isa, banks, peaks) = (self.isa, &self.banks, self.peaks.get());
-        let backward = Backward { isa, sizes, banks, dy: &dy, peaks };
-        let mut dparameters = vec![0.0; parameters.elem_count()];
-        backward.parameter_gradient(&borrow(xs)?, &mut dparameters);
-        let dx = backward.input_gradient(&borrow(parameters)?);
-        Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dparameters))
+        let backward = WindowGradients { isa, sizes, banks, dy: &dy, peaks };
+        for (number, gradient) in backward.parameter_gradients(&borrow(xs)?).iter().enumerate() {
+            self.parameters.give(number, |to| to.copy_from_slice(gradient))?;
+        }
+        let dx = backward.input_gradient(&self.parameters.values()?);
+        Tensor::from_vec(dx, xs.shape(), xs.device())
     }
 }
 
@@ -174,9 +166,9 @@ impl ConvMax {
 const BLOCK: usize = 1 << 17;
 
 /// The two gradients that visit each text's and filter's one window.
-struct Backward<'a> {
+struct WindowGradients<'a> {
     isa: Isa,
-    sizes: Sizes,
+    sizes: TextConvSizes,
     banks: &'a [Bank],
     /// `[B, ΣF]`, zero where the ReLU was.
     dy: &'a [f32],
@@ -184,17 +176,19 @@ struct Backward<'a> {
     peaks: &'a [u32],
 }
 
-impl Backward<'_> {
-    /// Adds every filter's windows over the texts, in their order, to its zeros in `dparameters`. The simple form:
-    /// `dweight[f, d, k] += dy[b, f] · xs[b, peak[b, f] + k, d]`; here blocks of texts stay in the cache for all filters.
-    fn parameter_gradient(&self, xs: &[f32], dparameters: &mut [f32]) {
-        let Sizes { length, dim, columns, .. } = self.sizes;
-        let (mut jobs, mut rest) = (Vec::new(), dparameters);
-        for bank in self.banks {
+impl WindowGradients<'_> {
+    /// Of each bank that of the weight and of the bias: every filter's windows over the texts are added, in their order.
+    /// The simple form: `dweight[f, d, k] += dy[b, f] · xs[b, peak[b, f] + k, d]`; here blocks of texts stay in the cache
+    /// for all filters.
+    fn parameter_gradients(&self, xs: &[f32]) -> Vec<Scratch> {
+        let TextConvSizes { length, dim, columns, .. } = self.sizes;
+        let parts =
+            self.banks.iter().flat_map(|bank| [bank.filters * bank.width * dim, bank.filters]);
+        let mut gradients: Vec<Scratch> = parts.map(Scratch::zeroed).collect();
+        let mut jobs = Vec::new();
+        for (bank, parts) in self.banks.iter().zip(gradients.chunks_exact_mut(2)) {
             let taps = bank.width * dim;
-            let (dw, others) = rest.split_at_mut(bank.filters * taps);
-            let (db, others) = others.split_at_mut(bank.filters);
-            rest = others;
+            let [dw, db] = parts else { unreachable!("invariant: chunks of two") };
             for dy in self.dy.chunks_exact(columns) {
                 for (sum, dy) in db.iter_mut().zip(&dy[bank.columns()]) {
                     *sum += dy;
@@ -229,15 +223,16 @@ impl Backward<'_> {
                 }
             }
         });
+        gradients
     }
 
     /// `[B, L, D]`, text by text: each adds its filters at their windows. The simple form:
     /// `dx[b, peak[b, f] + k, d] += dy[b, f] · weight[f, d, k]`.
-    fn input_gradient(&self, parameters: &[f32]) -> Vec<f32> {
-        let Sizes { batch, length, dim, .. } = self.sizes;
+    fn input_gradient(&self, parameters: &[Borrowed<f32>]) -> Vec<f32> {
+        let TextConvSizes { batch, length, dim, .. } = self.sizes;
         // As the windows lie: [F, K, D].
-        let banks = self.banks.iter().map(|bank| {
-            let (weight, taps) = (&parameters[bank.weight(dim)], bank.width * dim);
+        let banks = self.banks.iter().zip(parameters.iter().step_by(2)).map(|(bank, weight)| {
+            let taps = bank.width * dim;
             let mut filters = Scratch::new(weight.len());
             for (filter, weight) in filters.chunks_exact_mut(taps).zip(weight.chunks_exact(taps)) {
                 for (tap, value) in filter.iter_mut().enumerate() {

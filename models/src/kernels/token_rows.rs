@@ -5,9 +5,9 @@ use candle_core::{Result, Shape, Tensor};
 use super::embedding::{Gather, Gathered, Means, inside, table_gradient};
 use super::handover::gradient;
 use super::operand::{Operand, borrow};
-use super::profile::{Kind, timed};
+use super::profile::{Timed, timed};
 use super::simd::{Isa, Kernel, Simd};
-use crate::kernels::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Backprop, CustomOp, apply};
 use crate::packing::Packing;
 
 /// See [`ops::token_rows`](crate::ops::token_rows). The error of an id outside the table names its position.
@@ -18,13 +18,13 @@ pub(crate) fn token_rows(
     positions: &Tensor,
 ) -> Result<Tensor> {
     let op = TokenRows { isa, packing: packing.clone() };
-    timed(Kind::Embedding, 0, || apply(op, [table, positions]))
+    timed(Timed::Embedding, 0, || apply(op, [table, positions]))
 }
 
 /// See [`ops::text_mean`](crate::ops::text_mean).
 pub(crate) fn text_mean(isa: Isa, xs: &Tensor, packing: &Packing) -> Result<Tensor> {
     let op = TextMean { isa, packing: packing.clone() };
-    timed(Kind::LayerNorm, 0, || apply(op, [xs]))
+    timed(Timed::LayerNorm, 0, || apply(op, [xs]))
 }
 
 struct TokenRows {
@@ -32,7 +32,7 @@ struct TokenRows {
     packing: Packing,
 }
 
-impl Operation<2> for TokenRows {
+impl CustomOp<2> for TokenRows {
     const NAME: &'static str = "token-rows";
 
     fn forward(&self, [table, positions]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
@@ -55,8 +55,8 @@ impl Operation<2> for TokenRows {
         [table, positions]: [&Tensor; 2],
         _: &Tensor,
         upstream: &Tensor,
-    ) -> Gradients<2> {
-        timed(Kind::EmbeddingBackward, 0, || {
+    ) -> Backprop<2> {
+        timed(Timed::EmbeddingBackward, 0, || {
             let (dim, ids, upstream) = (table.dim(1)?, self.packing.ids(), &borrow(upstream)?);
             let (length, mut gathered) = (ids.len(), Gathered::default());
             let to = &mut gathered;
@@ -95,7 +95,7 @@ struct TextMean {
     packing: Packing,
 }
 
-impl Operation<1> for TextMean {
+impl CustomOp<1> for TextMean {
     const NAME: &'static str = "text-mean";
 
     fn forward(&self, [xs]: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
@@ -106,8 +106,8 @@ impl Operation<1> for TextMean {
         Ok((means, (self.packing.batch(), dim).into()))
     }
 
-    fn backward(&self, [xs]: [&Tensor; 1], _: &Tensor, upstream: &Tensor) -> Gradients<1> {
-        timed(Kind::LayerNormBackward, 0, || {
+    fn backward(&self, [xs]: [&Tensor; 1], _: &Tensor, upstream: &Tensor) -> Backprop<1> {
+        timed(Timed::LayerNormBackward, 0, || {
             let (dim, upstream) = (xs.dim(1)?, borrow::<f32>(upstream)?);
             let mut dxs = Vec::with_capacity(xs.elem_count());
             for ((rows, weight), mean) in self.packing.texts().zip(upstream.chunks_exact(dim)) {

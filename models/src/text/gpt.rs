@@ -17,7 +17,7 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::{Init, ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
-use super::layer::{Initial, Layer, Sizes, norm};
+use super::layer::{Initial, Layer, StackSizes, norm};
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::ops::{self, Gelu, Norm, Reach};
 use crate::packing::Packing;
@@ -81,7 +81,7 @@ impl Definition for Config {
             0 => dim.saturating_mul(4),
             given => given,
         };
-        let sizes = Sizes { dim, heads, layers, feed_forward, gelu, reach };
+        let sizes = StackSizes { dim, heads, layers, feed_forward, gelu, reach };
         sizes.check("gpt")?;
         if positions == Positions::Rotary && (dim / heads) % 2 == 1 {
             bail!(

@@ -11,7 +11,7 @@ const MOST_LAYERS: usize = 1024;
 
 /// Sizes of a stack of layers.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct StackSizes {
     pub(super) dim: usize,
     pub(super) heads: usize,
     pub(super) layers: usize,
@@ -35,7 +35,7 @@ pub(super) struct Layer {
     feed_forward: FeedForward,
 }
 
-impl Sizes {
+impl StackSizes {
     /// Refuses what makes no layer of the model `name`, with what to write instead.
     pub(super) fn check(&self, name: &str) -> Result<()> {
         let &Self { dim, heads, layers, feed_forward, .. } = self;

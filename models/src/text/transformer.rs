@@ -15,7 +15,7 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::{Init, ModuleT, VarBuilder};
 
-use super::layer::{Initial, Layer, Sizes, norm};
+use super::layer::{Initial, Layer, StackSizes, norm};
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{Linear, uniform};
 use crate::ops::{self, Gelu, Norm, Reach};
@@ -64,7 +64,7 @@ impl Definition for Config {
     fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
         let [vocabulary, length] = input.text()?;
         let &Self { dim, heads, layers, feed_forward, positions, gelu } = self;
-        let sizes = Sizes { dim, heads, layers, feed_forward, gelu, reach: Reach::Text };
+        let sizes = StackSizes { dim, heads, layers, feed_forward, gelu, reach: Reach::Text };
         sizes.check("transformer")?;
         if positions == 0 {
             bail!("transformer: dim, heads, layers, feed_forward and positions must be at least 1");

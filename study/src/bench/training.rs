@@ -116,7 +116,7 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     };
     let phases_ms = Phases::NAMES.into_iter().enumerate();
     let phases_ms = phases_ms.map(|(i, name)| (name, mean_ms(&|rank| rank.phases.seconds()[i])));
-    let kernels_ms = profile::Kind::ALL.iter().filter_map(|kind| {
+    let kernels_ms = profile::Timed::ALL.iter().filter_map(|kind| {
         let ms = mean_ms(&|rank| rank.profile.time(*kind).as_secs_f64());
         (ms > 0.0).then(|| (kind.name(), ms))
     });

@@ -36,7 +36,7 @@ impl Activate for Gelu {
 }
 
 /// The simple form: `z = activation(x · scale + shift + residual)`, one element after another.
-pub(super) struct Normalise<'a, A, E> {
+pub(super) struct NormaliseMaps<'a, A, E> {
     pub xs: &'a [E],
     pub scale: &'a [f32],
     pub shift: &'a [f32],
@@ -47,7 +47,7 @@ pub(super) struct Normalise<'a, A, E> {
     pub positive: Option<&'a mut [u16]>,
 }
 
-impl<A: Activate, E: Element> Pass for Normalise<'_, A, E> {
+impl<A: Activate, E: Element> Pass for NormaliseMaps<'_, A, E> {
     const SUMS: bool = false;
 
     fn len(&self, channels: usize, vectors: usize) -> usize {
@@ -207,7 +207,7 @@ impl Derivative for Curve<'_> {
 
 /// The gradient that the activation leaves: its sum, and the sum of its products with the deviations from the mean; it
 /// goes to the residual as well. The simple form: `d = dz · activation′`, `Σ d` and `Σ d · (x - mean)`.
-pub(super) struct Gradients<'a, D, E> {
+pub(super) struct GradientSums<'a, D, E> {
     pub xs: &'a [E],
     pub dz: &'a [E],
     pub gate: D,
@@ -215,7 +215,7 @@ pub(super) struct Gradients<'a, D, E> {
     pub residual: Option<Target<'a, E>>,
 }
 
-impl<D: Derivative, E: Element> Pass for Gradients<'_, D, E> {
+impl<D: Derivative, E: Element> Pass for GradientSums<'_, D, E> {
     const SUMS: bool = true;
 
     fn len(&self, channels: usize, vectors: usize) -> usize {
@@ -262,7 +262,7 @@ impl<D: Derivative, E: Element> Pass for Gradients<'_, D, E> {
 
 /// The simple form: `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that the activation leaves, in
 /// place.
-pub(super) struct Backward<'a, D, E> {
+pub(super) struct NormInputGradient<'a, D, E> {
     pub xs: &'a [E],
     pub gate: D,
     pub by_gradient: &'a [f32],
@@ -272,7 +272,7 @@ pub(super) struct Backward<'a, D, E> {
     pub gradient: &'a mut [E],
 }
 
-impl<D: Derivative, E: Element> Pass for Backward<'_, D, E> {
+impl<D: Derivative, E: Element> Pass for NormInputGradient<'_, D, E> {
     const SUMS: bool = false;
 
     fn len(&self, channels: usize, vectors: usize) -> usize {

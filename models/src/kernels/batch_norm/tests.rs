@@ -37,7 +37,8 @@ fn the_result_is_as_exact_as_documented() {
         let mut z = vec![f32::NAN; xs.len()];
         let (scale, shift) = (&normalised.scale, &normalised.shift);
         let (activation, residual, positive) = (normalised.floor(), None, None);
-        let pass = Normalise { xs: &xs, scale, shift, residual, activation, z: &mut z, positive };
+        let pass =
+            NormaliseMaps { xs: &xs, scale, shift, residual, activation, z: &mut z, positive };
         isa.run(Walk::without_sums(pass, CHANNELS));
         let inverse = statistics.inverse_deviation();
         let mut worst = [0.0_f64; CHANNELS];
@@ -106,18 +107,18 @@ fn what_belongs_to_other_channels_is_refused() {
             assert!(lengths || constants, "{what} on {isa}: {message}");
         }
     };
-    let summed = |isa: Isa, pass: Gradients<Gate, f32>| {
+    let summed = |isa: Isa, pass: GradientSums<Gate, f32>| {
         let (mut a, mut b) = (vec![0.0; CHANNELS], vec![0.0; CHANNELS]);
         isa.run(Walk { pass, channels: CHANNELS, sums: [&mut a, &mut b] });
     };
-    let gradients = |gate, mean| Gradients { xs, dz: xs, gate, mean, residual: None };
+    let gradients = |gate, mean| GradientSums { xs, dz: xs, gate, mean, residual: None };
     refused("mean", &|isa| summed(isa, gradients(Gate::Open, few)));
     for (what, scale, shift) in [("gate's scale", few, all), ("gate's shift", all, few)] {
         refused(what, &|isa| summed(isa, gradients(Gate::Affine { scale, shift }, all)));
         refused(what, &|isa| {
             let mut z = vec![0.0; xs.len()];
             let (z, activation, positive) = (&mut z[..], Floor(0.0), None);
-            let pass = Normalise { xs, scale, shift, residual: None, activation, z, positive };
+            let pass = NormaliseMaps { xs, scale, shift, residual: None, activation, z, positive };
             isa.run(Walk::without_sums(pass, CHANNELS));
         });
     }
@@ -131,7 +132,7 @@ fn what_belongs_to_other_channels_is_refused() {
         refused(what, &|isa| {
             let mut gradient = vec![0.0; xs.len()];
             let gradient = &mut gradient[..];
-            let pass = Backward { xs, gate, by_gradient, by_input, constant, gradient };
+            let pass = NormInputGradient { xs, gate, by_gradient, by_input, constant, gradient };
             isa.run(Walk::without_sums(pass, CHANNELS));
         });
     }

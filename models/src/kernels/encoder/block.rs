@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::kernels::custom_op::{self, Gradients, Operation, apply};
+use crate::kernels::custom_op::{self, Backprop, CustomOp, apply};
 use crate::kernels::gemm::Target;
 use crate::kernels::handover::Linked;
-use crate::kernels::layer_norm::{Again, Backward, KEPT, Normalise};
+use crate::kernels::layer_norm::{KEPT, LayerNormBackward, NormaliseRows, Renormalise};
 use crate::kernels::memory::Scratch;
 use crate::kernels::operand::{Operand, borrow};
 use crate::kernels::parallel;
-use crate::kernels::profile::{Kind, timed};
+use crate::kernels::profile::{Timed, timed};
 use crate::kernels::projection::{ColumnSums, Panels, weight_gradient};
 use crate::kernels::simd::Isa;
 use crate::packing::Packing;
@@ -43,17 +43,15 @@ pub(super) trait Middle: Send + Sync + 'static {
     fn backward(&self, xs: &[f32], kept: &[f32], dys: &[f32], dxs: &mut [f32]);
 }
 
-/// The weights and biases of the norm, the first and the second projection.
-pub(super) type Parameters = Linked<6>;
-
-/// `xs + second(middle(first(norm(xs))))` for packed rows `xs [rows, D]`; timed as the two `kinds`, forward and backward.
+/// `xs + second(middle(first(norm(xs))))` for packed rows `xs [rows, D]`; timed as the two `kinds`, forward and backward. The
+/// parameters are the weights and biases of the norm, the first and the second projection.
 pub(super) fn block(
     isa: Isa,
     xs: &Tensor,
     packing: &Packing,
-    parameters: Parameters,
+    parameters: Linked,
     middle: impl Middle,
-    kinds: [Kind; 2],
+    kinds: [Timed; 2],
 ) -> Result<Tensor> {
     let saved = custom_op::Saved::nothing();
     let link = parameters.link()?;
@@ -64,14 +62,14 @@ pub(super) fn block(
 struct Block<M> {
     isa: Isa,
     packing: Packing,
-    parameters: Parameters,
+    parameters: Linked,
     middle: M,
-    kinds: [Kind; 2],
-    saved: custom_op::Saved<Saved>,
+    kinds: [Timed; 2],
+    saved: custom_op::Saved<SavedRows>,
 }
 
 /// What the forward pass leaves to the backward pass.
-struct Saved {
+struct SavedRows {
     /// What each row's norm keeps.
     norm: Scratch,
     /// What the middle takes, `[rows, takes]`.
@@ -128,20 +126,20 @@ fn take<'a>(rest: &mut &'a mut [f32], rows: usize, width: usize) -> &'a mut [f32
     rest.split_off_mut(..rows * width).expect("invariant: as many rows as all groups have")
 }
 
-impl<M: Middle> Operation<2> for Block<M> {
+impl<M: Middle> CustomOp<2> for Block<M> {
     const NAME: &'static str = M::NAME;
 
     fn forward(&self, [xs, _]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
         let (rows, dim) = xs.shape().dims2()?;
         let xs: &[f32] = xs.values()?;
         let values = self.parameters.values()?;
-        let [gamma, beta, first, first_bias, second, second_bias] =
-            values.each_ref().map(|values| &**values);
+        let [gamma, beta, first, first_bias, second, second_bias]: [&[f32]; 6] =
+            std::array::from_fn(|i| &*values[i]);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
         let first = Panels::transposed(self.isa, first, dim);
         let second = Panels::transposed(self.isa, second, gives);
         // All scratch that outlives this call comes from this thread, which also drops it.
-        let mut saved = Saved {
+        let mut saved = SavedRows {
             norm: Scratch::new(rows * KEPT),
             taken: Scratch::new(rows * takes),
             kept: Scratch::new(rows * keeps),
@@ -160,7 +158,7 @@ impl<M: Middle> Operation<2> for Block<M> {
         parallel::each(jobs.collect(), |(group, norm, taken, kept, given, ys)| {
             let xs = span(xs, group.rows(), dim);
             let mut normal = Scratch::new(xs.len());
-            self.isa.run(Normalise { xs, gamma, beta, kept: norm, ys: &mut normal });
+            self.isa.run(NormaliseRows { xs, gamma, beta, kept: norm, ys: &mut normal });
             first.affine(&normal, first_bias, taken);
             for text in group.texts() {
                 self.middle.forward(
@@ -176,7 +174,7 @@ impl<M: Middle> Operation<2> for Block<M> {
         Ok((ys, (rows, dim).into()))
     }
 
-    fn backward(&self, [xs, link]: [&Tensor; 2], _: &Tensor, dys: &Tensor) -> Gradients<2> {
+    fn backward(&self, [xs, link]: [&Tensor; 2], _: &Tensor, dys: &Tensor) -> Backprop<2> {
         let (_, dim) = xs.dims2()?;
         timed(self.kinds[1], 2 * self.products(dim), || {
             let mut dxs = vec![0.0; xs.elem_count()];
@@ -199,7 +197,7 @@ impl<M: Middle> Block<M> {
     fn gradients(&self, dim: usize, xs: &[f32], dys: &[f32], dxs: &mut [f32]) -> Result<()> {
         let rows = xs.len() / dim;
         let values = self.parameters.values()?;
-        let [gamma, beta, first, _, second, _] = values.each_ref().map(|values| &**values);
+        let [gamma, beta, first, _, second, _]: [&[f32]; 6] = std::array::from_fn(|i| &*values[i]);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
         let saved = self.saved.get();
         let first = Panels::new(self.isa, first, dim);
@@ -240,9 +238,17 @@ impl<M: Middle> Block<M> {
                 let mut dnormal = Scratch::new(xs.len());
                 first.product(dtaken, Target::Write(&mut dnormal));
                 let kept = span(&saved.norm, rows, KEPT);
-                self.isa.run(Again { xs, gamma, beta, kept, ys: normal });
+                self.isa.run(Renormalise { xs, gamma, beta, kept, ys: normal });
                 dxs.copy_from_slice(dys);
-                self.isa.run(Backward { xs, gamma, kept, dys: &dnormal, dxs, dgamma, dbeta });
+                self.isa.run(LayerNormBackward {
+                    xs,
+                    gamma,
+                    kept,
+                    dys: &dnormal,
+                    dxs,
+                    dgamma,
+                    dbeta,
+                });
             });
         }
         // The sums of the groups, in their order, of as many columns from `first` on as the parameter has.

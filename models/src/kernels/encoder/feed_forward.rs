@@ -1,7 +1,7 @@
 //! The middle of a feed-forward network: GELU of each value.
 
 use super::block::Middle;
-use crate::kernels::gelu::{Backward, Forward};
+use crate::kernels::gelu::{Forward, GeluBackward};
 use crate::kernels::simd::Isa;
 use crate::parameters::Gelu;
 
@@ -42,6 +42,6 @@ impl Middle for Activation {
     }
 
     fn backward(&self, xs: &[f32], _kept: &[f32], dys: &[f32], dxs: &mut [f32]) {
-        self.isa.run(Backward { form: self.form, xs, dy: dys, dx: dxs });
+        self.isa.run(GeluBackward { form: self.form, xs, dy: dys, dx: dxs });
     }
 }

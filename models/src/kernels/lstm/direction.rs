@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::time_steps::TimeSteps;
 use crate::kernels::activation::{sigmoid, tanh};
 use crate::kernels::memory::{Scratch, Target};
+use crate::kernels::operand::Borrowed;
 use crate::kernels::projection::{ColumnSums, Panels, weight_gradient};
 use crate::kernels::simd::{Isa, Kernel, Simd};
 
@@ -44,21 +45,19 @@ impl States {
 }
 
 impl<'a> Direction<'a> {
-    /// `parameters` are weight_ih, weight_hh, bias_ih and bias_hh behind one another.
+    /// `parameters` are weight_ih, weight_hh, bias_ih and bias_hh.
     pub(super) fn new(
         isa: Isa,
         steps: &'a TimeSteps,
         dim: usize,
         hidden: usize,
         reverse: bool,
-        parameters: &[f32],
+        parameters: &[Borrowed<f32>],
     ) -> Self {
-        let gates = 4 * hidden;
-        let (weight_ih, rest) = parameters.split_at(gates * dim);
-        let (weight_hh, biases) = rest.split_at(gates * hidden);
-        let (bias_ih, bias_hh) = biases.split_at(gates);
+        let [weight_ih, weight_hh, bias_ih, bias_hh]: [&[f32]; 4] =
+            std::array::from_fn(|i| &*parameters[i]);
         let bias = bias_ih.iter().zip(bias_hh).map(|(a, b)| a + b).collect();
-        let mut weight = Scratch::new(gates * (dim + hidden));
+        let mut weight = Scratch::new(4 * hidden * (dim + hidden));
         let rows = weight_ih.chunks_exact(dim).zip(weight_hh.chunks_exact(hidden));
         for (row, (ih, hh)) in weight.chunks_exact_mut(dim + hidden).zip(rows) {
             row[..dim].copy_from_slice(ih);
@@ -129,18 +128,22 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Goes back through all steps: writes the tokens of `dx [B, L, D]` and `dw`, laid out as the parameters, from
-    /// `dy [B, H]`, which every hidden state of a row receives.
-    pub(super) fn backward(&self, states: &States, dy: &[f32], dx: &mut [f32], dw: &mut [f32]) {
+    /// Goes back through all steps: writes the tokens of `dx [B, L, D]`, from `dy [B, H]`, which every hidden state of a row
+    /// receives, and adds to `dparameters`: the gradient of [`weight`](Self::weight), and then of [`bias`](Self::bias).
+    pub(super) fn backward(
+        &self,
+        states: &States,
+        dy: &[f32],
+        dx: &mut [f32],
+        dparameters: &mut [f32],
+    ) {
         let (dim, hidden, gates) = (self.dim, self.hidden, 4 * self.hidden);
         let inputs = dim + hidden;
         let weight = Panels::new(self.isa, &self.weight, inputs);
         let mut dhidden = Scratch::zeroed(dy.len());
         let mut dcells = Scratch::zeroed(dy.len());
         let mut dinputs = Scratch::new(dy.len() / hidden * inputs);
-        let mut dweight = Scratch::zeroed(gates * inputs);
-        let (dw, db) = dw.split_at_mut(gates * inputs);
-        let (db, db_hh) = db.split_at_mut(gates);
+        let (dweight, dbias) = dparameters.split_at_mut(gates * inputs);
         for stretch in self.stretches() {
             let spans = || stretch.iter().map(|step| self.steps.step(Some(*step)));
             let first = spans().map(|rows| rows.start).min().unwrap_or_default();
@@ -173,16 +176,9 @@ impl<'a> Direction<'a> {
                 continue;
             }
             let xs = &states.inputs[first * inputs..end * inputs];
-            weight_gradient(self.isa, &dgates, xs, inputs, Target::Add(&mut dweight));
-            self.isa.run(ColumnSums { rows: &dgates, sums: db });
+            weight_gradient(self.isa, &dgates, xs, inputs, Target::Add(dweight));
+            self.isa.run(ColumnSums { rows: &dgates, sums: dbias });
         }
-        let (dw_ih, dw_hh) = dw.split_at_mut(gates * dim);
-        let to = dw_ih.chunks_exact_mut(dim).zip(dw_hh.chunks_exact_mut(hidden));
-        for (row, (ih, hh)) in dweight.chunks_exact(inputs).zip(to) {
-            ih.copy_from_slice(&row[..dim]);
-            hh.copy_from_slice(&row[dim..]);
-        }
-        db_hh.copy_from_slice(db);
     }
 }
 

@@ -17,8 +17,6 @@ pub(super) struct Bank {
     pub(super) first: usize,
     pub(super) filters: usize,
     pub(super) width: usize,
-    /// Where the weights begin among the parameters; the biases follow.
-    pub(super) start: usize,
 }
 
 impl Bank {
@@ -26,21 +24,10 @@ impl Bank {
     pub(super) fn columns(&self) -> Range<usize> {
         self.first..self.first + self.filters
     }
-
-    /// Where its weights `[F, D, K]` lie among the parameters.
-    pub(super) fn weight(&self, dim: usize) -> Range<usize> {
-        self.start..self.start + self.filters * dim * self.width
-    }
-
-    /// Where its biases lie among the parameters.
-    pub(super) fn bias(&self, dim: usize) -> Range<usize> {
-        let start = self.weight(dim).end;
-        start..start + self.filters
-    }
 }
 
 /// Each word of some texts once.
-pub(super) struct Words {
+pub(super) struct DistinctWords {
     /// The words, `[words, D]`.
     words: Scratch,
     dim: usize,
@@ -48,7 +35,7 @@ pub(super) struct Words {
     pub(super) rows: Vec<u32>,
 }
 
-impl Words {
+impl DistinctWords {
     /// Of the texts `xs [places, D]`, whose rows of equal `ids` are equal.
     pub(super) fn new(ids: &[u32], xs: &[f32], dim: usize) -> Self {
         // Id and place in one integer: sorted by id.
@@ -88,25 +75,27 @@ pub(super) struct FilterGroup<'a> {
     pub(super) bank: &'a Bank,
     /// Which of the bank's filters.
     pub(super) filters: Range<usize>,
+    /// Their biases.
+    pub(super) bias: &'a [f32],
     /// `[D, K · filters]`, tap after tap.
     taps: Panels,
 }
 
 impl<'a> FilterGroup<'a> {
-    /// Some filters of a bank with this `weight [F, D, K]`.
+    /// Some filters of a bank with this `weight [F, D, K]` and these biases.
     pub(super) fn new(
         isa: Isa,
         bank: &'a Bank,
         filters: Range<usize>,
         dim: usize,
-        weight: &[f32],
+        [weight, bias]: [&'a [f32]; 2],
     ) -> Self {
         let (width, count) = (bank.width, filters.len());
         let taps = Panels::pack(isa, [dim, width * count], |at, column| {
             let (tap, filter) = (column / count, filters.start + column % count);
             weight[(filter * dim + at) * width + tap]
         });
-        Self { bank, filters, taps }
+        Self { bank, bias: &bias[filters.clone()], filters, taps }
     }
 }
 

@@ -33,7 +33,7 @@ pub(in crate::kernels) fn forward<E: Element>(
 ) {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
     let tiling = pass.to;
-    let image = max_pool::Sizes {
+    let image = max_pool::PoolSizes {
         height: tiling.height,
         width: tiling.width,
         channels: tiling.channels,
@@ -63,7 +63,7 @@ pub(in crate::kernels) fn forward<E: Element>(
                 let left = tiling.height - tiling.top(row);
                 let height = left.min(pixels.len() / line);
                 let (xs, behind) = pixels.split_at(height * line);
-                let sizes = max_pool::Sizes { height, ..image };
+                let sizes = max_pool::PoolSizes { height, ..image };
                 let lines = height / WINDOW;
                 let (mine, rest) = ys.split_at_mut(lines * image.line());
                 let (bits, others) = winners.split_at_mut(lines * image.line_winners(isa));
