@@ -2,6 +2,7 @@
 
 use crate::common::{Program, json_lines, number, says, texts};
 use gradwire_models::Config;
+use gradwire_models::kernels::Kernels;
 use gradwire_models::operations::TRIALS;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -35,7 +36,13 @@ fn every_operation_every_model_and_a_step_pass_on_every_choice_of_kernels() {
             let of = checks.iter().filter(|check| check["check"] == kind);
             of.map(|check| check["name"].as_str().unwrap().to_string()).collect()
         };
-        assert_eq!(named("operation"), TRIALS.iter().map(|trial| trial.name()).collect());
+        let bf16: Vec<Kernels> = Kernels::parse(kernels).unwrap().in_bf16().collect();
+        assert_eq!(bf16.is_empty(), kernels == "candle");
+        let tried = TRIALS.iter().flat_map(|trial| {
+            let in_bf16 = bf16.iter().map(move |kernels| format!("{} on {kernels}", trial.name()));
+            in_bf16.chain([trial.name()])
+        });
+        assert_eq!(named("operation"), tried.collect());
         assert_eq!(named("step").len(), 1);
         let all = Config::all();
         assert_eq!(named("model"), all.iter().map(|model| model.name().into()).collect());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use candle_core::{Device, Result, Tensor};
 use gradwire_models::kernels::gradients::backward;
-use gradwire_models::kernels::{Kernels, Precision, with};
+use gradwire_models::kernels::{Kernels, with};
 use gradwire_models::ops::{self, Activation, Affine, Running};
 use gradwire_models::{Config, Input, Maps, Store, cross_entropy};
 use proptest::prelude::*;
@@ -40,8 +40,7 @@ fn check(model: &str, input: &Input, samples: &Tensor) {
     let labels: Vec<u32> = (0..samples.dim(0).unwrap() as u32).map(|i| i % 5).collect();
     let labels = Tensor::new(labels, &Device::Cpu).unwrap();
     let [auto, precise] = ["auto", "precise"].map(|name| Kernels::parse(name).unwrap());
-    let bf16 = [Precision::Bf16, Precision::Bf16Emulated].map(|of| auto.in_precision(of).ok());
-    for kernels in [auto, precise].into_iter().chain(bf16.into_iter().flatten()) {
+    for kernels in [auto, precise].into_iter().chain(auto.in_bf16()) {
         let run = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| with(kernels, || step(model, input, samples, &labels)))

@@ -8,7 +8,9 @@ use gradwire::recipe::Device;
 use gradwire_models::Config;
 use gradwire_models::golden::Golden;
 use gradwire_models::gpu;
+use gradwire_models::kernels::{active, with};
 use gradwire_models::operations::TRIALS;
+use std::iter::once;
 
 /// The numbers of the GPUs that `device` means, `None` for the CPU.
 ///
@@ -22,7 +24,7 @@ pub(crate) fn targets(device: Device) -> Result<Vec<Option<usize>>> {
 }
 
 /// Makes every check on each of `targets`, and of `device` the training step, and hands each outcome to `tell` as it
-/// comes. On the CPU the operations run on the calling thread's kernels.
+/// comes. On the CPU the operations run on the calling thread's kernels, and on these in bf16 as far as they have it.
 ///
 /// # Errors
 /// When a device cannot be opened, or `tell` fails; a check that fails is told.
@@ -39,9 +41,14 @@ pub(crate) fn run(
     for target in targets {
         let here = gpu::device(*target)?;
         let name = target.map_or_else(|| "cpu".into(), |number| format!("cuda:{number}"));
-        for trial in TRIALS {
-            let work = || trial.compare(&here).map_err(Error::new);
-            told(&Check::of("operation", trial.name(), &name, work))?;
+        let own = active()?;
+        let bf16 = own.in_bf16().filter(|_| here.is_cpu());
+        let bf16 = bf16.map(|kernels| (kernels, format!(" on {kernels}")));
+        for (kernels, which) in once((own, String::new())).chain(bf16) {
+            for trial in TRIALS {
+                let work = || with(kernels, || trial.compare(&here)).map_err(Error::new);
+                told(&Check::of("operation", trial.name() + &which, &name, work))?;
+            }
         }
         for model in Config::all().iter().map(Config::name) {
             let work = || {

@@ -203,6 +203,12 @@ impl Kernels {
         }
     }
 
+    /// These kernels with products in bf16, by the processor's own instruction and emulated, as far as they have them.
+    pub fn in_bf16(self) -> impl Iterator<Item = Self> {
+        let both = [Precision::Bf16, Precision::Bf16Emulated].into_iter();
+        both.filter_map(move |precision| self.in_precision(precision).ok())
+    }
+
     /// Every choice this CPU can run, the composed one included: what tests iterate over.
     pub fn available() -> impl Iterator<Item = Self> {
         let native =
