@@ -10,15 +10,15 @@ mod algorithm;
 pub(super) mod pooled;
 mod sum;
 mod tiles;
+mod transforms;
 mod weights;
 
 use std::marker::PhantomData;
 
 use self::algorithm::{Map, TAPS, doubling, halving, unit};
 use self::sum::Sum;
-use self::tiles::{
-    FromPoints, Layout, MATRICES, SMALL_BLOCK, Tiling, chunk_rows, stride, to_points,
-};
+use self::tiles::{Layout, MATRICES, SMALL_BLOCK, Tiling, chunk_rows, stride};
+use self::transforms::{FromPoints, to_points};
 use self::weights::{Side, WeightToPoints};
 use super::bf16::{elements, multiply};
 use super::conv_sizes::Sizes;
@@ -206,12 +206,12 @@ impl Pass<'_> {
         // One chunk alone needs each block of weights once: it makes them as it goes, in one place in the cache.
         let alone = chunks.len() == 1;
         let size = if alone { SMALL_BLOCK } else { WIDE_BLOCK };
-        let blocks: Vec<Block> = Block::all(columns, depth, size).collect();
-        let fill = |block: &Block, points: &mut [f32]| {
+        let blocks: Vec<WeightBlock> = WeightBlock::all(columns, depth, size).collect();
+        let fill = |block: &WeightBlock, points: &mut [f32]| {
             block.weights::<W>(isa, self.sizes, self.side, weight, points);
         };
         // Scratch that outlives a job is this thread's, who drops it.
-        let made = |block: &Block| (!alone).then(|| Scratch::new(block.len(isa)));
+        let made = |block: &WeightBlock| (!alone).then(|| Scratch::new(block.len(isa)));
         let mut made: Vec<Option<Scratch>> = blocks.iter().map(made).collect();
         each(made.iter_mut().flatten().zip(&blocks).collect(), |(made, block)| fill(block, made));
 
@@ -276,14 +276,14 @@ impl Pass<'_> {
 
 /// Some columns, and of these some rows, of the weights' points.
 #[derive(Clone, Copy)]
-struct Block {
+struct WeightBlock {
     first: usize,
     columns: usize,
     top: usize,
     depth: usize,
 }
 
-impl Block {
+impl WeightBlock {
     /// All blocks of so many columns and rows, those of the same columns one after the other.
     fn all(
         columns: usize,

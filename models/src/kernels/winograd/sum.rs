@@ -3,9 +3,8 @@
 use std::marker::PhantomData;
 
 use super::algorithm::{Map, TAPS};
-use super::tiles::{
-    Layout, MATRICES, SMALL_BLOCK, Tiling, ToPoints, chunk_rows, stride, to_points,
-};
+use super::tiles::{Layout, MATRICES, SMALL_BLOCK, Tiling, chunk_rows, stride};
+use super::transforms::{ToPoints, to_points};
 use super::weights::PointsToWeight;
 use crate::kernels::bf16::{Take, elements, multiply};
 use crate::kernels::conv_sizes::Sizes;
