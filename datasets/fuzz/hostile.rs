@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use gradwire_datasets::{
     AgNews, Arrays, Augment, Augmentation, Batch, Cifar10, Cifar100, Column, Columns, Config, Data,
-    Dataset, Labels, Pictures, Reading, Selection, Table, look,
+    Dataset, Labels, Pictures, Reading, Selection, TextTable, look,
 };
 use tempfile::TempDir;
 
@@ -45,12 +45,13 @@ pub(crate) fn own(bytes: &[u8]) {
     let file = with("own", &[&names[..], &idx].concat(), bytes).join("own");
     let path = |name: &str| file.join(name);
     let two = Columns::One(Column::Number(2));
-    let table = Table { text: two, label: Column::Number(1), minimum_count: 1, ..Table::default() };
+    let table =
+        TextTable { text: two, label: Column::Number(1), minimum_count: 1, ..TextTable::default() };
     let pictures = Pictures { path: file.clone(), size: 8, ..Pictures::default() };
     read(&Config::Pictures(pictures));
     read(&Config::Arrays(Arrays { path: file.clone(), ..Arrays::default() }));
     read(&Config::Arrays(Arrays { path: path("own.npz"), ..Arrays::default() }));
-    read(&Config::Table(Table { file: path("own.csv"), ..table }));
+    read(&Config::Table(TextTable { file: path("own.csv"), ..table }));
     for name in names {
         drop(look(&path(name)));
     }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "fetch")]
 use crate::convert;
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, Holds, Reading, Selection};
+use crate::definition::{
+    About, DEFAULT_DIR, Data, DatasetDefinition, Form, Holds, Reading, Selection,
+};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
@@ -36,7 +38,7 @@ settings! {
     }
 }
 
-impl Definition for AgNews {
+impl DatasetDefinition for AgNews {
     fn about(&self) -> About {
         About {
             name: "ag-news",
@@ -123,7 +125,7 @@ pub(crate) static OFFICIAL: [Official; 2] = [
 
 /// One record.
 #[derive(Debug, PartialEq, Eq)]
-struct Row {
+struct Article {
     /// Index into [`CLASSES`].
     class: u8,
     /// Title and description.
@@ -175,7 +177,7 @@ impl Distribution for Files {
 }
 
 /// All records of `contents`, checked: three columns, a class of 1 to 4, UTF-8, quotes that close.
-fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
+fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Article>> {
     let mut rows = Vec::new();
     rows::each(path, contents, rows::CSV, |found| {
         rows.push(row(found)?);
@@ -188,7 +190,7 @@ fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
 }
 
 /// One record.
-fn row(row: &rows::Row<'_>) -> std::result::Result<Row, String> {
+fn row(row: &rows::Row<'_>) -> std::result::Result<Article, String> {
     // A row of quoted fields that is cut after a comma seems to end in an empty one.
     if row.raw.starts_with(b"\"") && !row.raw.ends_with(b"\"") {
         return Err(rows::OPEN_QUOTE.into());
@@ -220,7 +222,7 @@ fn row(row: &rows::Row<'_>) -> std::result::Result<Row, String> {
         ("", text) => text.to_owned(),
         (title, text) => format!("{title} {text}"),
     };
-    Ok(Row { class, text })
+    Ok(Article { class, text })
 }
 
 #[cfg(test)]
@@ -237,13 +239,13 @@ mod tests {
         "\"4\",\"Caf\u{e9}\",\"\"\n",
     );
 
-    fn read(contents: &[u8]) -> Result<Vec<Row>> {
+    fn read(contents: &[u8]) -> Result<Vec<Article>> {
         parse(Path::new("train.csv"), contents)
     }
 
     #[test]
     fn quotes_commas_backslashes_and_empty_fields() {
-        let row = |class, text: &str| Row { class, text: text.to_owned() };
+        let row = |class, text: &str| Article { class, text: text.to_owned() };
         let expected =
             [row(2, "Oil, up A \"barrel\" costs\\50"), row(0, "No title"), row(3, "Caf\u{e9} ")];
         let (windows, marked) = (GOOD.replace('\n', "\r\n"), format!("\u{feff}{GOOD}"));

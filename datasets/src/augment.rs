@@ -5,7 +5,7 @@
 //! fair coin for the flip. Alternating flips and reflected borders are those of Jordan, "94% on
 //! CIFAR-10 in 3.29 seconds on a single GPU" (2024), sections 3.1 and 3.6.
 
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 use serde::{Deserialize, Serialize};
 
 settings! {
@@ -82,10 +82,11 @@ pub struct Augment {
 impl Augment {
     /// The variant in this epoch of sample `index`, whose shorter side is `side`: it is moved by half of
     /// that at most.
-    pub(crate) fn view(&self, index: u32, side: usize) -> View {
+    pub(crate) fn view(&self, index: u32, side: usize) -> ImageView {
         let Augmentation { flip, translate, border } = self.how;
         let translate = translate.min(side / 2);
-        let of_epoch = |epoch| Stream::keyed(Purpose::Augment, self.seed, epoch, u64::from(index));
+        let of_epoch =
+            |epoch| RandomStream::keyed(Purpose::Augment, self.seed, epoch, u64::from(index));
         let mut stream = of_epoch(self.epoch);
         let mut offset = || stream.below(2 * translate as u32 + 1) as isize - translate as isize;
         let (down, right) = (offset(), offset());
@@ -95,13 +96,13 @@ impl Augment {
             // Epoch 0 is nobody's: its coin is the image's own.
             Flip::Alternating => of_epoch(0).coin() ^ self.epoch.is_multiple_of(2),
         };
-        View { down, right, flip, border }
+        ImageView { down, right, flip, border }
     }
 }
 
 /// Which part of an image, continued beyond its border, is seen, and from which side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct ImageView {
     /// The first row, counted in the image; at most half of its height either way.
     pub(crate) down: isize,
     /// The first column, likewise.
@@ -112,7 +113,7 @@ pub(crate) struct View {
     pub(crate) border: Border,
 }
 
-impl View {
+impl ImageView {
     /// Writes row `y` of what is seen of `image` (`height` × `width` × C bytes) to `row`. The border
     /// belongs to the image before it is normalised, as in the usual pipeline.
     pub(crate) fn row<const C: usize>(
@@ -166,7 +167,7 @@ mod tests {
         (0..SIDE * SIDE * 3).map(|i| (i * 7 % 255) as u8 + 1).collect()
     }
 
-    fn crop(image: &[u8], view: View) -> Vec<u8> {
+    fn crop(image: &[u8], view: ImageView) -> Vec<u8> {
         let mut out = vec![9; SIDE * SIDE * 3];
         for (y, row) in out.chunks_exact_mut(SIDE * 3).enumerate() {
             view.row::<3>(image, SIDE, SIDE, y, row);
@@ -197,7 +198,7 @@ mod tests {
     }
 
     /// Continue, cut, mirror.
-    fn by_definition(image: &[u8], view: View) -> Vec<u8> {
+    fn by_definition(image: &[u8], view: ImageView) -> Vec<u8> {
         let (all, mut out) = (continued(image, view.border), Vec::new());
         for y in 0..SIDE {
             for x in 0..SIDE {
@@ -219,7 +220,7 @@ mod tests {
             down in -16isize..=16, right in -16isize..=16, flip: bool, reflect: bool,
         ) {
             let border = if reflect { Border::Reflect } else { Border::Black };
-            let view = View { down, right, flip, border };
+            let view = ImageView { down, right, flip, border };
             prop_assert_eq!(crop(&image(), view), by_definition(&image(), view));
         }
 
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_middle_view_is_the_image() {
-        let view = View { down: 0, right: 0, flip: false, border: Border::Black };
+        let view = ImageView { down: 0, right: 0, flip: false, border: Border::Black };
         assert_eq!(crop(&image(), view), image());
         let still = Augmentation { flip: Flip::None, translate: 0, border: Border::Reflect };
         for index in 0..100 {

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "fetch")]
 use crate::convert;
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection};
+use crate::definition::{About, DEFAULT_DIR, Data, DatasetDefinition, Form, Reading, Selection};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
 use crate::error::{Error, Result};
 use crate::files::{self, FileSum, Official, Place};
-use crate::images::{CIFAR, Gathered, IMAGE};
+use crate::images::{CIFAR, GatheredImages, IMAGE};
 use crate::names;
 
 settings! {
@@ -30,7 +30,7 @@ settings! {
     }
 }
 
-impl Definition for Cifar10 {
+impl DatasetDefinition for Cifar10 {
     fn about(&self) -> About {
         About {
             name: "cifar10",
@@ -68,7 +68,7 @@ settings! {
     }
 }
 
-impl Definition for Cifar100 {
+impl DatasetDefinition for Cifar100 {
     fn about(&self) -> About {
         About {
             name: "cifar100",
@@ -78,11 +78,7 @@ impl Definition for Cifar100 {
     }
 
     fn form(&self) -> Result<Form> {
-        let classes = match self.labels {
-            Labels::Coarse => 20,
-            Labels::Fine => 100,
-        };
-        Ok(Form { shape: CIFAR.shape(), classes })
+        Ok(Form { shape: CIFAR.shape(), classes: CIFAR100.labels[self.label()].classes.len() })
     }
 
     fn validate(&self, samples: &Selection) -> Result<()> {
@@ -90,15 +86,18 @@ impl Definition for Cifar100 {
     }
 
     fn load(&self, reading: &Reading<'_>) -> Result<Data> {
-        let label = match self.labels {
-            Labels::Coarse => 0,
-            Labels::Fine => 1,
-        };
-        CIFAR100.load(&self.dir, label, self.partial, &reading.samples)
+        CIFAR100.load(&self.dir, self.label(), self.partial, &reading.samples)
     }
 
     fn distribution(&self) -> Option<&'static dyn Distribution> {
         Some(&CIFAR100)
+    }
+}
+
+impl Cifar100 {
+    /// Which of a record's label bytes is learned.
+    fn label(&self) -> usize {
+        usize::from(self.labels == Labels::Fine)
     }
 }
 
@@ -191,7 +190,7 @@ impl Format {
         let folder = self.place.find(dir, self.files().iter().map(|file| file.name))?;
         let mut files = Vec::new();
         let mut gather = |officials: &[Official], limit: Option<usize>| {
-            let mut gathered = Gathered::default();
+            let mut gathered = GatheredImages::default();
             for official in officials {
                 let rest = limit.map_or(usize::MAX, |limit| limit - gathered.len());
                 if rest == 0 {
@@ -219,7 +218,7 @@ impl Format {
         let classes = self.labels[label].classes;
         let unseen = files::unseen(train.labels.iter().map(|&label| label as usize), classes);
         let (train, test, normalisation) =
-            Gathered::into_sets(train, test, CIFAR, classes.iter().copied());
+            GatheredImages::into_sets(train, test, CIFAR, classes.iter().copied());
         Ok(Data {
             altered: files::altered(&files, partial),
             warnings: files::twice(&files).into_iter().chain(unseen).collect(),

@@ -1,6 +1,6 @@
 //! Which data set, and how it is loaded.
 //!
-//! Adding one is a file with its settings, which implement [`Definition`], the file's `mod` line,
+//! Adding one is a file with its settings, which implement [`DatasetDefinition`], the file's `mod` line,
 //! and one line in the list below.
 
 use std::ops::Deref;
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
-use crate::definition::{About, Data, Definition, Reading, Selection};
+use crate::definition::{About, Data, DatasetDefinition, Reading, Selection};
 use crate::error::Result;
 use crate::open::arrays::Arrays;
 use crate::open::pictures::Pictures;
-use crate::open::table::Table;
+use crate::open::table::TextTable;
 use crate::plain_text::PlainText;
 use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100, SyntheticText};
 
@@ -20,13 +20,13 @@ gradwire_registry::registry! {
     /// A data set of a recipe: `kind = "cifar10"` and that kind's settings.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     #[non_exhaustive]
-    pub enum Config: Definition {
+    pub enum Config: DatasetDefinition {
         Cifar10(Cifar10),
         Cifar100(Cifar100),
         AgNews(AgNews),
         Pictures(Pictures),
         Arrays(Arrays),
-        Table(Table),
+        Table(TextTable),
         Text(PlainText),
         SyntheticCifar10(SyntheticCifar10),
         SyntheticCifar100(SyntheticCifar100),
@@ -36,7 +36,7 @@ gradwire_registry::registry! {
 }
 
 impl Deref for Config {
-    type Target = dyn Definition;
+    type Target = dyn DatasetDefinition;
 
     /// The settings, and everything that follows from them.
     fn deref(&self) -> &Self::Target {
@@ -70,7 +70,6 @@ impl Config {
     /// written below `scratch`, unless it is there already.
     ///
     /// # Errors
-    ///
     /// Whatever is wrong with the settings or the files: see [`Error`](crate::Error).
     pub fn load(&self, scratch: &Path) -> Result<Data> {
         self.load_as(&Reading { scratch, samples: Selection::default(), vocabulary: None })
@@ -79,7 +78,6 @@ impl Config {
     /// As [`load`](Self::load), with some of the samples, or with the vocabulary of an earlier run.
     ///
     /// # Errors
-    ///
     /// As [`load`](Self::load), and [`Error::Vocabulary`](crate::Error::Vocabulary) when
     /// the vocabulary is not one of ours.
     pub fn load_as(&self, reading: &Reading<'_>) -> Result<Data> {

@@ -129,12 +129,12 @@ pub(crate) mod made {
     use std::io::Write;
     use std::sync::Arc;
 
-    enum Column {
+    enum TestColumn {
         Bytes(Vec<Vec<u8>>),
         Numbers(Vec<i64>),
     }
 
-    fn file(schema: &str, columns: Vec<Column>) -> Vec<u8> {
+    fn file(schema: &str, columns: Vec<TestColumn>) -> Vec<u8> {
         let schema = Arc::new(parse_message_type(schema).unwrap());
         let mut file = Vec::new();
         let mut writer = SerializedFileWriter::new(&mut file, schema, Arc::default()).unwrap();
@@ -142,13 +142,13 @@ pub(crate) mod made {
         for column in columns {
             let mut out = group.next_column().unwrap().unwrap();
             match column {
-                Column::Bytes(values) => {
+                TestColumn::Bytes(values) => {
                     let values: Vec<ByteArray> = values.into_iter().map(ByteArray::from).collect();
                     let defined = vec![1; values.len()];
                     let levels = Some(defined.as_slice());
                     out.typed::<ByteArrayType>().write_batch(&values, levels, None).unwrap();
                 }
-                Column::Numbers(values) => {
+                TestColumn::Numbers(values) => {
                     let defined = vec![1; values.len()];
                     let levels = Some(defined.as_slice());
                     out.typed::<Int64Type>().write_batch(&values, levels, None).unwrap();
@@ -165,8 +165,8 @@ pub(crate) mod made {
         file(
             "message schema { optional binary text (UTF8); optional int64 label; }",
             vec![
-                Column::Bytes(rows.iter().map(|(text, _)| text.clone().into_bytes()).collect()),
-                Column::Numbers(rows.iter().map(|(_, label)| *label).collect()),
+                TestColumn::Bytes(rows.iter().map(|(text, _)| text.clone().into_bytes()).collect()),
+                TestColumn::Numbers(rows.iter().map(|(_, label)| *label).collect()),
             ],
         )
     }
@@ -174,10 +174,12 @@ pub(crate) mod made {
     pub(crate) fn images(labels: &[&str], rows: &[(Vec<u8>, Vec<i64>)]) -> Vec<u8> {
         let mut schema =
             "message schema { required group img { optional binary bytes; }".to_owned();
-        let mut columns = vec![Column::Bytes(rows.iter().map(|(png, _)| png.clone()).collect())];
+        let mut columns =
+            vec![TestColumn::Bytes(rows.iter().map(|(png, _)| png.clone()).collect())];
         for (number, label) in labels.iter().enumerate() {
             schema += &format!(" optional int64 {label};");
-            columns.push(Column::Numbers(rows.iter().map(|(_, labels)| labels[number]).collect()));
+            columns
+                .push(TestColumn::Numbers(rows.iter().map(|(_, labels)| labels[number]).collect()));
         }
         file(&(schema + " }"), columns)
     }
@@ -186,8 +188,8 @@ pub(crate) mod made {
         file(
             "message schema { required group img { optional binary bytes; } optional binary label (UTF8); }",
             vec![
-                Column::Bytes(rows.iter().map(|(png, _)| png.clone()).collect()),
-                Column::Bytes(rows.iter().map(|(_, label)| label.as_bytes().into()).collect()),
+                TestColumn::Bytes(rows.iter().map(|(png, _)| png.clone()).collect()),
+                TestColumn::Bytes(rows.iter().map(|(_, label)| label.as_bytes().into()).collect()),
             ],
         )
     }

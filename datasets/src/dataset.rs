@@ -37,7 +37,6 @@ pub trait Dataset: Send + Sync {
     /// its own number only. Text is never augmented.
     ///
     /// # Panics
-    ///
     /// When an index is not below [`len`](Self::len).
     fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch);
 }

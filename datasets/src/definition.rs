@@ -17,7 +17,7 @@ use crate::survey::Survey;
 pub const DEFAULT_DIR: &str = "data";
 
 /// The settings of a data set in a recipe, and everything that follows from them.
-pub trait Definition {
+pub trait DatasetDefinition {
     /// What the data set is; one that is made up has no paper.
     fn about(&self) -> About;
 
@@ -25,7 +25,6 @@ pub trait Definition {
     /// at the files tell: the vocabulary of texts is as large as it may become.
     ///
     /// # Errors
-    ///
     /// When files would have to be looked at and cannot be.
     fn form(&self) -> Result<Form>;
 
@@ -37,14 +36,12 @@ pub trait Definition {
     /// Checks what can be checked without touching a file, with a selection that is valid by itself.
     ///
     /// # Errors
-    ///
     /// [`Error::Setting`] naming the setting and what to write instead.
     fn validate(&self, samples: &Selection) -> Result<()>;
 
     /// Reads the whole data set into memory, checking every record.
     ///
     /// # Errors
-    ///
     /// Whatever is wrong with the settings or the files: see [`Error`].
     fn load(&self, reading: &Reading<'_>) -> Result<Data>;
 
@@ -99,7 +96,6 @@ impl Selection {
     /// Checks what can be checked without knowing the data set.
     ///
     /// # Errors
-    ///
     /// [`Error::Setting`] naming the setting and what to write instead.
     pub fn validate(&self) -> Result<()> {
         for (field, limit) in [("samples.train", self.train), ("samples.test", self.test)] {
@@ -174,7 +170,6 @@ pub trait Twin {
     /// Writes its files into `dir`, in a folder of the official name, and gives back their paths.
     ///
     /// # Errors
-    ///
     /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
     /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
     /// cannot be written.

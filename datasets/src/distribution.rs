@@ -23,7 +23,6 @@ pub trait Distribution: Sync {
     /// Checks all records of `contents`, and counts those of each class (of the finest label).
     ///
     /// # Errors
-    ///
     /// What is wrong with the file at `path`, and where.
     fn per_class(&self, path: &Path, contents: &[u8]) -> Result<Vec<u64>>;
     /// Where the hub has it; nowhere unless the data set says so.

@@ -1,7 +1,7 @@
 //! What can go wrong with data, as data: which file, which record, which byte, and what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -144,6 +144,11 @@ impl Error {
     /// What is wrong in `path`, as a sentence whose subject is a place in it, such as `record 3 (byte 6146)`.
     pub(crate) fn within(path: impl Into<PathBuf>, problem: impl std::fmt::Display) -> Self {
         Self::Unfit { path: path.into(), problem: format!(": {problem}") }
+    }
+
+    /// Of a path that the operating system does not read.
+    pub(crate) fn read(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |cause| Self::Read { path: path.to_owned(), cause }
     }
 
     pub(crate) fn vocabulary(problem: impl std::fmt::Display) -> Self {

@@ -25,9 +25,14 @@ pub struct FileSum {
 impl FileSum {
     /// Of `contents`, which should be those of `file`.
     pub(crate) fn new(file: &Official, contents: &[u8]) -> Self {
-        let sha256 = sha256(contents);
-        let official = sha256 == file.sha256;
-        Self { name: file.name.to_owned(), bytes: contents.len() as u64, sha256, official }
+        let sum = Self::own(Path::new(file.name), contents);
+        Self { official: sum.sha256 == file.sha256, ..sum }
+    }
+
+    /// Of `contents`, those of a file of one's own.
+    pub(crate) fn own(path: &Path, contents: &[u8]) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { name, bytes: contents.len() as u64, sha256: sha256(contents), official: false }
     }
 }
 
@@ -121,9 +126,7 @@ impl Place {
         }
         // A folder that may not be entered is not a missing one.
         match fs::read_dir(dir) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                Err(Error::Read { path: dir.to_owned(), cause })
-            }
+            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(Error::read(dir)(cause)),
             _ => Err(self.missing(inner, format!("the data set's folder `{}`", self.folder))),
         }
     }
@@ -158,7 +161,7 @@ impl Place {
     pub(crate) fn read(&self, path: &Path, limit: u64, expected: &str) -> Result<Vec<u8>> {
         let failed = |cause: std::io::Error| match cause.kind() {
             ErrorKind::NotFound => self.missing(path.to_owned(), expected.to_owned()),
-            _ => Error::Read { path: path.to_owned(), cause },
+            _ => Error::read(path)(cause),
         };
         let file = fs::File::open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();

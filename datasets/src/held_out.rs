@@ -8,7 +8,7 @@ use crate::dataset::{Batch, Dataset, Shape};
 use crate::definition::Data;
 use crate::error::{Error, Result};
 use crate::normalisation::Normalisation;
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 impl Data {
     /// Holds out a share of the training set, by `seed`, and tests on it in the test set's place: on the end of a text,
@@ -16,7 +16,6 @@ impl Data {
     /// vocabulary stay those of the whole training set.
     ///
     /// # Errors
-    ///
     /// [`Error::Setting`] when that leaves no sample on one of both sides.
     pub fn hold_out(self, share: f64, seed: u64) -> Result<Self> {
         let len = self.train.len();
@@ -27,12 +26,12 @@ impl Data {
         }
         let mut order: Vec<u32> = (0..len as u32).collect();
         if !matches!(self.train.shape(), Shape::Sequence { .. }) {
-            Stream::keyed(Purpose::HoldOut, seed, 0, 0).shuffle(&mut order);
+            RandomStream::keyed(Purpose::HoldOut, seed, 0, 0).shuffle(&mut order);
         }
         let mut held = order.split_off(len - held);
         let [train, test] = [&mut order, &mut held].map(|numbers| -> Arc<dyn Dataset> {
             numbers.sort_unstable();
-            Arc::new(Part {
+            Arc::new(SampleSubset {
                 whole: Arc::clone(&self.train),
                 numbers: std::mem::take(numbers).into(),
             })
@@ -42,13 +41,13 @@ impl Data {
 }
 
 /// Some samples of a set, in its order.
-struct Part {
+struct SampleSubset {
     whole: Arc<dyn Dataset>,
     /// Their numbers there.
     numbers: Arc<[u32]>,
 }
 
-impl Dataset for Part {
+impl Dataset for SampleSubset {
     fn len(&self) -> usize {
         self.numbers.len()
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset, Features, Shape};
-use crate::normalisation::{CHANNELS, Normalisation, Table};
+use crate::normalisation::{ByteValues, CHANNELS, Normalisation};
 
 /// What every image of a set has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +42,12 @@ pub(crate) const IMAGE: usize = CIFAR.bytes();
 
 /// Images being read: pixel by pixel, row by row.
 #[derive(Default)]
-pub(crate) struct Gathered {
+pub(crate) struct GatheredImages {
     pub(crate) pixels: Vec<u8>,
     pub(crate) labels: Vec<u32>,
 }
 
-impl Gathered {
+impl GatheredImages {
     /// Makes room for so many of CIFAR's images.
     pub(crate) fn reserve(&mut self, images: usize) {
         self.pixels.reserve_exact(images * IMAGE);
@@ -100,7 +100,7 @@ pub(crate) struct Images {
     labels: Vec<u32>,
     size: Size,
     classes: Vec<String>,
-    table: Arc<Table>,
+    table: Arc<ByteValues>,
 }
 
 impl Images {
@@ -176,8 +176,8 @@ mod tests {
     }
 
     /// Image i has red (i·9 + position), green 7, blue 255 − red.
-    fn gathered(n: usize) -> Gathered {
-        let mut gathered = Gathered::default();
+    fn gathered(n: usize) -> GatheredImages {
+        let mut gathered = GatheredImages::default();
         for i in 0..n {
             let mut planes = [0u8; IMAGE];
             for p in 0..SIDE * SIDE {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn sets() -> (Images, Images, Normalisation) {
-        Gathered::into_sets(gathered(8), gathered(3), CIFAR, ["a"; 10])
+        GatheredImages::into_sets(gathered(8), gathered(3), CIFAR, ["a"; 10])
     }
 
     fn pixels(batch: &Batch) -> &[f32] {
@@ -205,11 +205,11 @@ mod tests {
     #[test]
     fn grey_images_of_any_size_are_normalised_and_moved_within_their_sides() {
         let size = Size { height: 4, width: 6, channels: 1 };
-        let images = |count: usize| Gathered {
+        let images = |count: usize| GatheredImages {
             pixels: (0..count * size.bytes()).map(|i| (i * 7) as u8).collect(),
             labels: vec![300; count],
         };
-        let (train, test, normal) = Gathered::into_sets(images(5), images(2), size, ["a"]);
+        let (train, test, normal) = GatheredImages::into_sets(images(5), images(2), size, ["a"]);
         assert_eq!((test.len(), test.shape()), (2, size.shape()));
         assert!(normal.mean[0] == normal.mean[2] && normal.deviation[0] == normal.deviation[1]);
         let far = Augmentation { translate: 16, ..Augmentation::default() };

@@ -68,7 +68,7 @@ pub use cifar::{Cifar10, Cifar100, Labels};
 pub use config::Config;
 pub use dataset::{Batch, Dataset, Features, Shape};
 pub use definition::{
-    About, Counts, DEFAULT_DIR, Data, Definition, Form, Holds, Reading, Selection, Twin,
+    About, Counts, DEFAULT_DIR, Data, DatasetDefinition, Form, Holds, Reading, Selection, Twin,
 };
 pub use distribution::Distribution;
 #[cfg(feature = "fetch")]
@@ -81,7 +81,7 @@ pub use normalisation::Normalisation;
 pub use open::Resize;
 pub use open::arrays::Arrays;
 pub use open::pictures::Pictures;
-pub use open::table::{Column, Columns, Table};
+pub use open::table::{Column, Columns, TextTable};
 pub use plain_text::{PlainText, TokensOf};
 pub use sampler::{Sampler, Shard};
 pub use samples::Samples;

@@ -69,7 +69,6 @@ impl Loader {
     /// Starts filling at once.
     ///
     /// # Errors
-    ///
     /// [`Error::Loader`] when the system allows no further thread.
     pub fn new(dataset: Arc<dyn Dataset>, sampler: Sampler, plan: Plan) -> Result<Self> {
         let rank = sampler.rank();
@@ -97,7 +96,6 @@ impl Loader {
     /// The batch of the next step.
     ///
     /// # Errors
-    ///
     /// [`Error::Exhausted`] after the plan's last step; [`Error::Loader`] when the thread died, or
     /// fills no batch within the plan's patience.
     #[expect(clippy::should_implement_trait, reason = "a loader without end is not an iterator")]

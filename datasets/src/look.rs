@@ -15,7 +15,7 @@ use crate::open::arrays::Arrays;
 use crate::open::idx;
 use crate::open::parquet::{Cell, Parquet};
 use crate::open::pictures::{ClassFolders, Pictures, class_names, parts};
-use crate::open::table::{self, Column, Columns, Table};
+use crate::open::table::{self, Column, Columns, TextTable};
 use crate::open::{contents, entries, file_name, in_order, named, picture, rows, unpacked};
 use crate::plain_text::PlainText;
 use crate::survey::grouped;
@@ -35,8 +35,7 @@ pub struct Found {
 /// # Errors
 /// When nothing of a known kind is there, with what is wanted; or when what is there cannot be read.
 pub fn look(path: &Path) -> Result<Found> {
-    let is_folder =
-        path.metadata().map_err(|cause| Error::Read { path: path.into(), cause })?.is_dir();
+    let is_folder = path.metadata().map_err(Error::read(path))?.is_dir();
     if is_folder { in_folder(path) } else { in_file(path) }
 }
 
@@ -201,8 +200,7 @@ fn pictures(dir: &Path) -> Result<Option<Found>> {
         }
     };
     let some = files.iter().step_by(files.len().div_ceil(LOOKED_AT)).map(|(path, _)| {
-        let bytes =
-            std::fs::read(path).map_err(|cause| Error::Read { path: path.clone(), cause })?;
+        let bytes = std::fs::read(path).map_err(Error::read(path))?;
         picture::decode(&bytes).map_err(|problem| Error::unfit(path, problem))
     });
     let (size, change) = size_of(&some.collect::<Result<Vec<_>>>()?);
@@ -267,8 +265,7 @@ const ROWS: u64 = 5000;
 /// A table of texts, whose columns are guessed by their names, or else by what stands in them.
 fn table(file: &Path, test: Option<&Path>) -> Result<Found> {
     let (packed, _) = contents(file)?;
-    let bytes =
-        unpacked(packed, 16 << 30).map_err(|cause| Error::Read { path: file.into(), cause })?;
+    let bytes = unpacked(packed, 16 << 30).map_err(Error::read(file))?;
     let dialect = rows::Dialect { delimiter: table::delimiter(file, &bytes), quotes: true };
     let mut some: Vec<Vec<String>> = Vec::new();
     rows::each(file, &bytes, dialect, |row| {
@@ -373,7 +370,7 @@ fn guessed(
         true => Column::Name(first[place].trim().to_owned()),
         false => Column::Number(place as u32 + 1),
     };
-    let table = Table {
+    let table = TextTable {
         file: file.into(),
         test_file: test.map(Into::into),
         text: match text.as_slice() {
@@ -382,7 +379,7 @@ fn guessed(
         },
         label: column(label),
         header: header.then_some(true),
-        ..Table::default()
+        ..TextTable::default()
     };
     let called = |column: Column| match column {
         Column::Name(name) => name,

@@ -62,7 +62,7 @@ impl Normalisation {
     }
 
     /// What each byte becomes, per channel. A channel that is the same everywhere is only shifted.
-    pub(crate) fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> ByteValues {
         std::array::from_fn(|channel| {
             let deviation = match self.deviation[channel] {
                 0.0 => 1.0,
@@ -76,7 +76,7 @@ impl Normalisation {
 }
 
 /// What each byte of a pixel becomes, per channel.
-pub(crate) type Table = [[f32; 256]; CHANNELS];
+pub(crate) type ByteValues = [[f32; 256]; CHANNELS];
 
 #[cfg(test)]
 mod tests {

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset, Features, Shape, whole};
-use crate::definition::{About, Data, Definition, Form, Holds, Reading, Selection, check_count};
+use crate::definition::{
+    About, Data, DatasetDefinition, Form, Holds, Reading, Selection, check_count,
+};
 use crate::error::{Error, Result};
-use crate::files::{self, FileSum, sha256};
+use crate::files::{self, FileSum};
 use crate::open::unpacked;
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 use crate::survey::{Survey, grouped};
 use crate::tokens::Tokens;
 
@@ -59,7 +61,7 @@ pub enum TokensOf {
     Bpe,
 }
 
-impl Definition for PlainText {
+impl DatasetDefinition for PlainText {
     fn about(&self) -> About {
         About {
             name: "text",
@@ -229,7 +231,7 @@ fn read(path: &Path, field: &'static str) -> Result<Text> {
             let problem = "there is no such file; name one with --data FILE, or write this setting";
             Error::setting(field, &path.display(), problem)
         }
-        _ => Error::Read { path: path.to_owned(), cause },
+        _ => Error::read(path)(cause),
     };
     let bytes = fs::metadata(path).map_err(failed)?.len();
     if bytes > LIMIT {
@@ -250,9 +252,7 @@ fn read(path: &Path, field: &'static str) -> Result<Text> {
 
 impl Text {
     fn sum(&self, path: &Path) -> FileSum {
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let (bytes, sha256) = (self.bytes.len() as u64, sha256(&self.bytes));
-        FileSum { name, bytes, sha256, official: true }
+        FileSum { official: true, ..FileSum::own(path, &self.bytes) }
     }
 
     /// Takes the last `share` of the text away, from the beginning of a character on.
@@ -271,7 +271,7 @@ impl Text {
             let cause = io::Error::other(format!(
                 "byte {at} is not UTF-8; convert the file to UTF-8, or write dataset.tokens = \"bytes\""
             ));
-            Error::Read { path: path.to_owned(), cause }
+            Error::read(path)(cause)
         })?;
         Ok(text.to_owned())
     }
@@ -301,7 +301,7 @@ impl Dataset for Blocks {
     /// cuts the text elsewhere. The last block then ends with the text.
     fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
         let shift = augment.map_or(0, |Augment { seed, epoch, .. }| {
-            let mut stream = Stream::keyed(Purpose::Augment, *seed, *epoch, u64::MAX);
+            let mut stream = RandomStream::keyed(Purpose::Augment, *seed, *epoch, u64::MAX);
             stream.below(self.length as u32) as usize
         });
         let mut ids = std::mem::take(&mut into.features).into_ids();

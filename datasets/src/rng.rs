@@ -28,9 +28,9 @@ fn mix(mut z: u64) -> u64 {
 }
 
 /// A stream of random numbers that depends on nothing but its key.
-pub(crate) struct Stream(u64);
+pub(crate) struct RandomStream(u64);
 
-impl Stream {
+impl RandomStream {
     /// The stream of `purpose`, `seed` and two more words (an epoch and an index, say).
     pub(crate) fn keyed(purpose: Purpose, seed: u64, a: u64, b: u64) -> Self {
         let state = [purpose as u64, seed, a, b]
@@ -84,19 +84,19 @@ mod tests {
 
     #[test]
     fn a_stream_is_a_function_of_its_key() {
-        let draw = |seed, a, b| Stream::keyed(Purpose::Augment, seed, a, b).bits();
+        let draw = |seed, a, b| RandomStream::keyed(Purpose::Augment, seed, a, b).bits();
         assert_eq!(draw(1, 2, 3), draw(1, 2, 3));
         let others = [draw(0, 2, 3), draw(1, 3, 2), draw(1, 2, 4), draw(2, 1, 3), draw(1, 2, 2)];
         assert!(others.iter().all(|&other| other != draw(1, 2, 3)));
         assert_ne!(
-            Stream::keyed(Purpose::Shuffle, 1, 2, 3).bits(),
-            Stream::keyed(Purpose::Augment, 1, 2, 3).bits()
+            RandomStream::keyed(Purpose::Shuffle, 1, 2, 3).bits(),
+            RandomStream::keyed(Purpose::Augment, 1, 2, 3).bits()
         );
     }
 
     #[test]
     fn below_is_even() {
-        let mut stream = Stream::keyed(Purpose::Synthetic, 5, 0, 0);
+        let mut stream = RandomStream::keyed(Purpose::Synthetic, 5, 0, 0);
         let mut counts = [0u32; 9];
         for _ in 0..90_000 {
             counts[stream.below(9) as usize] += 1;
@@ -109,7 +109,7 @@ mod tests {
     fn neighbouring_keys_are_unrelated() {
         // The first draw of consecutive indices: mean and lag-one correlation of a uniform.
         let draws: Vec<f64> = (0..20_000)
-            .map(|index| f64::from(Stream::keyed(Purpose::Augment, 0, 1, index).unit()) - 0.5)
+            .map(|index| f64::from(RandomStream::keyed(Purpose::Augment, 0, 1, index).unit()) - 0.5)
             .collect();
         let mean = draws.iter().sum::<f64>() / draws.len() as f64;
         let lag = draws.windows(2).map(|w| w[0] * w[1]).sum::<f64>() * 12.0 / draws.len() as f64;
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn shuffle_is_a_permutation() {
         let mut items: Vec<u32> = (0..1000).collect();
-        Stream::keyed(Purpose::Shuffle, 3, 1, 0).shuffle(&mut items);
+        RandomStream::keyed(Purpose::Shuffle, 3, 1, 0).shuffle(&mut items);
         assert_ne!(items, (0..1000).collect::<Vec<_>>());
         items.sort_unstable();
         assert_eq!(items, (0..1000).collect::<Vec<_>>());

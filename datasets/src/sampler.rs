@@ -1,7 +1,7 @@
 //! Which samples a rank sees at a step.
 
 use crate::error::{Error, Result};
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// Deals the samples of each epoch to N ranks in batches.
 ///
@@ -49,7 +49,6 @@ impl Sampler {
     /// Deals `len` samples to `world_size` ranks, `local_batch` a step; this is `rank`'s hand.
     ///
     /// # Errors
-    ///
     /// [`Error::Setting`] when `len`, `world_size` or `local_batch` is 0, `rank` is not below
     /// `world_size`, or there are more than `u32::MAX` samples or samples per step.
     pub fn new(
@@ -92,7 +91,6 @@ impl Sampler {
     /// the epoch; steps before them are not to be asked for any more.
     ///
     /// # Errors
-    ///
     /// [`Error::Setting`] when `epoch` is 0 or no sample is left.
     pub fn continue_at(&mut self, epoch: u64, position: usize) -> Result<u64> {
         if epoch == 0 {
@@ -137,7 +135,7 @@ impl Sampler {
             let len = u32::try_from(self.len).expect("invariant: checked when made");
             self.order.clear();
             self.order.extend(0..len);
-            Stream::keyed(Purpose::Shuffle, self.seed, epoch, 0).shuffle(&mut self.order);
+            RandomStream::keyed(Purpose::Shuffle, self.seed, epoch, 0).shuffle(&mut self.order);
             self.epoch = epoch;
         }
         let (start, end) = self.block(step);

@@ -20,12 +20,12 @@ use crate::files::{FileSum, sha256};
 pub struct Samples {
     classes: Vec<String>,
     labels: Vec<u32>,
-    values: Values,
+    values: SampleValues,
 }
 
 /// The samples' values, one sample after the other.
 #[derive(Clone, Debug)]
-enum Values {
+enum SampleValues {
     Images { pixels: Vec<f32>, size: [usize; 3] },
     Texts { ids: Vec<u32>, vocabulary: usize, length: usize },
 }
@@ -43,7 +43,7 @@ impl Samples {
     ) -> Result<Self> {
         let length = size.into_iter().fold(1, usize::saturating_mul);
         let (classes, labels, pixels) = collect(length, classes, samples, |_| None)?;
-        Ok(Self { classes, labels, values: Values::Images { pixels, size } })
+        Ok(Self { classes, labels, values: SampleValues::Images { pixels, size } })
     }
 
     /// Vectors of `length` numbers, which a model sees as images of one pixel with so many channels.
@@ -73,7 +73,7 @@ impl Samples {
             (!inside).then(|| format!("its token {token} is not below {vocabulary}"))
         };
         let (classes, labels, ids) = collect(length, classes, samples, outside)?;
-        Ok(Self { classes, labels, values: Values::Texts { ids, vocabulary, length } })
+        Ok(Self { classes, labels, values: SampleValues::Texts { ids, vocabulary, length } })
     }
 
     /// The sum of all that the samples are, under this name.
@@ -81,10 +81,12 @@ impl Samples {
         let about = format!("{:?} {:?} {:?}", self.shape(), self.classes, self.labels);
         let mut bytes = about.into_bytes();
         match &self.values {
-            Values::Images { pixels, .. } => {
+            SampleValues::Images { pixels, .. } => {
                 bytes.extend(pixels.iter().flat_map(|v| v.to_le_bytes()));
             }
-            Values::Texts { ids, .. } => bytes.extend(ids.iter().flat_map(|v| v.to_le_bytes())),
+            SampleValues::Texts { ids, .. } => {
+                bytes.extend(ids.iter().flat_map(|v| v.to_le_bytes()))
+            }
         }
         let (name, length) = (name.to_owned(), bytes.len() as u64);
         FileSum { name, bytes: length, sha256: sha256(&bytes), official: true }
@@ -143,10 +145,10 @@ impl Dataset for Samples {
 
     fn shape(&self) -> Shape {
         match self.values {
-            Values::Images { size: [height, width, channels], .. } => {
+            SampleValues::Images { size: [height, width, channels], .. } => {
                 Shape::Image { height, width, channels }
             }
-            Values::Texts { vocabulary, length, .. } => Shape::Text { vocabulary, length },
+            SampleValues::Texts { vocabulary, length, .. } => Shape::Text { vocabulary, length },
         }
     }
 
@@ -155,7 +157,7 @@ impl Dataset for Samples {
         labels.clear();
         labels.extend(indices.iter().map(|index| self.labels[*index as usize]));
         let features = match (&self.values, features) {
-            (Values::Images { pixels, size: [height, width, channels] }, features) => {
+            (SampleValues::Images { pixels, size: [height, width, channels] }, features) => {
                 let reused = match features {
                     Features::Images { pixels, .. } => pixels,
                     Features::Tokens { .. } | Features::Sequences { .. } => Vec::new(),
@@ -164,7 +166,7 @@ impl Dataset for Samples {
                 let pixels = gathered(pixels, indices, height * width * channels, reused);
                 Features::Images { pixels, height, width, channels }
             }
-            (Values::Texts { ids, length, .. }, features) => {
+            (SampleValues::Texts { ids, length, .. }, features) => {
                 let ids = gathered(ids, indices, *length, features.into_ids());
                 Features::Tokens { ids, length: *length }
             }

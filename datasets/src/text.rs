@@ -78,7 +78,6 @@ impl Vocabulary {
     /// Reads what [`to_json`](Self::to_json) wrote.
     ///
     /// # Errors
-    ///
     /// [`Error::Vocabulary`] when it is not JSON of a tokenizer, or of one that splits texts
     /// otherwise or numbers its words otherwise than this crate does.
     pub(crate) fn from_json(json: &str) -> Result<Self> {

@@ -27,10 +27,10 @@ const PIECE: usize = 1 << 16;
 /// # Ok::<(), gradwire_datasets::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Tokens(Kind);
+pub struct Tokens(TokenKind);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum TokenKind {
     /// Every character that occurs, in the order of their numbers in Unicode.
     Characters { all: Vec<char>, ids: HashMap<char, u32> },
     /// The 256 bytes.
@@ -64,13 +64,13 @@ impl Tokens {
             )));
         }
         let ids = all.iter().copied().zip(0..).collect();
-        Ok(Self(Kind::Characters { all, ids }))
+        Ok(Self(TokenKind::Characters { all, ids }))
     }
 
     /// One token for each of the 256 bytes.
     #[must_use]
     pub fn bytes() -> Self {
-        Self(Kind::Bytes)
+        Self(TokenKind::Bytes)
     }
 
     /// Learns at most `size` tokens from `text` by byte pair encoding (Sennrich, Haddow and Birch 2016) of bytes, as
@@ -107,7 +107,7 @@ impl Tokens {
             Ok(Kept::Bytes(256)) => Ok(Self::bytes()),
             _ => {
                 let tokenizer = Tokenizer::from_str(json).map_err(Error::vocabulary)?;
-                Ok(Self(Kind::Learned(Box::new(tokenizer))))
+                Ok(Self(TokenKind::Learned(Box::new(tokenizer))))
             }
         }
     }
@@ -118,9 +118,9 @@ impl Tokens {
     /// [`Error::Vocabulary`] when the library refuses.
     pub fn to_json(&self) -> Result<String> {
         let kept = match &self.0 {
-            Kind::Characters { all, .. } => Kept::Characters(all.iter().collect()),
-            Kind::Bytes => Kept::Bytes(256),
-            Kind::Learned(tokenizer) => {
+            TokenKind::Characters { all, .. } => Kept::Characters(all.iter().collect()),
+            TokenKind::Bytes => Kept::Bytes(256),
+            TokenKind::Learned(tokenizer) => {
                 return tokenizer.to_string(false).map_err(Error::vocabulary);
             }
         };
@@ -129,15 +129,15 @@ impl Tokens {
 
     /// Whether a token is a byte, so that what is not UTF-8 has tokens too.
     pub(crate) fn are_bytes(&self) -> bool {
-        matches!(self.0, Kind::Bytes)
+        matches!(self.0, TokenKind::Bytes)
     }
 
     /// One more than the largest id.
     pub fn len(&self) -> usize {
         match &self.0 {
-            Kind::Characters { all, .. } => all.len(),
-            Kind::Bytes => 256,
-            Kind::Learned(tokenizer) => {
+            TokenKind::Characters { all, .. } => all.len(),
+            TokenKind::Bytes => 256,
+            TokenKind::Learned(tokenizer) => {
                 tokenizer.get_vocab(true).into_values().max().map_or(0, |last| last as usize + 1)
             }
         }
@@ -154,7 +154,7 @@ impl Tokens {
     /// [`Error::Vocabulary`] names the first character that has none and where it stands.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         match &self.0 {
-            Kind::Characters { ids, .. } => {
+            TokenKind::Characters { ids, .. } => {
                 let id = |(at, character)| {
                     ids.get(&character).copied().ok_or_else(|| {
                         Error::vocabulary(format!(
@@ -165,8 +165,8 @@ impl Tokens {
                 };
                 text.char_indices().map(id).collect()
             }
-            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Kind::Learned(tokenizer) => {
+            TokenKind::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            TokenKind::Learned(tokenizer) => {
                 let mut ids = Vec::new();
                 for piece in pieces(text) {
                     let encoding =
@@ -187,21 +187,23 @@ impl Tokens {
             return Err(Error::vocabulary(format!("it has no token {unknown}")));
         }
         Ok(match &self.0 {
-            Kind::Characters { all, .. } => ids.iter().map(|id| all[*id as usize]).collect(),
-            Kind::Bytes => {
+            TokenKind::Characters { all, .. } => ids.iter().map(|id| all[*id as usize]).collect(),
+            TokenKind::Bytes => {
                 let bytes: Vec<u8> = ids.iter().map(|id| *id as u8).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
-            Kind::Learned(tokenizer) => tokenizer.decode(ids, false).map_err(Error::vocabulary)?,
+            TokenKind::Learned(tokenizer) => {
+                tokenizer.decode(ids, false).map_err(Error::vocabulary)?
+            }
         })
     }
 
     /// Every token as text, in the order of their ids.
     pub(crate) fn names(&self) -> Vec<String> {
         let name = |id: u32| match &self.0 {
-            Kind::Characters { all, .. } => all[id as usize].to_string(),
-            Kind::Bytes => format!("{id:#04x}"),
-            Kind::Learned(tokenizer) => tokenizer.id_to_token(id).unwrap_or_default(),
+            TokenKind::Characters { all, .. } => all[id as usize].to_string(),
+            TokenKind::Bytes => format!("{id:#04x}"),
+            TokenKind::Learned(tokenizer) => tokenizer.id_to_token(id).unwrap_or_default(),
         };
         (0..self.len() as u32).map(name).collect()
     }

@@ -84,7 +84,6 @@ impl Report {
 /// Damaged files are no error here but part of the report.
 ///
 /// # Errors
-///
 /// [`Error::NoDataSet`] when nothing known is there; [`Error::Read`] when `dir` cannot be looked
 /// into.
 pub fn verify(dir: &Path) -> Result<Vec<Report>> {

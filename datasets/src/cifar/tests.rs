@@ -20,11 +20,11 @@ fn config(dir: &Path) -> Cifar10 {
     Cifar10 { dir: dir.to_owned(), partial: true }
 }
 
-fn load(config: &impl Definition) -> Result<Data> {
+fn load(config: &impl DatasetDefinition) -> Result<Data> {
     selected(config, Selection::default())
 }
 
-fn selected(config: &impl Definition, samples: Selection) -> Result<Data> {
+fn selected(config: &impl DatasetDefinition, samples: Selection) -> Result<Data> {
     config.load(&Reading { scratch: Path::new("nowhere"), samples, vocabulary: None })
 }
 

@@ -106,7 +106,7 @@ fn download_all(
         .filter(|name| name.ends_with(".parquet"))
         .collect();
     for name in &names {
-        let report = Listener { file: name.clone(), news: news.clone() };
+        let report = DownloadListener { file: name.clone(), news: news.clone() };
         let download = repository.download_file().filename(name).revision(REVISION);
         download.progress(report).send().map_err(failed)?;
     }
@@ -143,12 +143,12 @@ fn split_of(name: &str) -> Option<&str> {
     name.split(['/', '-', '.']).find(|part| matches!(*part, "train" | "test"))
 }
 
-struct Listener {
+struct DownloadListener {
     file: String,
     news: Sender<News>,
 }
 
-impl ProgressHandler for Listener {
+impl ProgressHandler for DownloadListener {
     fn on_progress(&self, event: &ProgressEvent) {
         let (bytes, total) = match event {
             ProgressEvent::Download(DownloadEvent::Start { total_bytes, .. }) => (0, *total_bytes),

@@ -50,7 +50,6 @@ impl fmt::Display for Fetched {
 /// it is whole. So `fetch` can be stopped at any time and called again.
 ///
 /// # Errors
-///
 /// [`Error::Hub`] when the hub cannot be reached (within 20 seconds), answers otherwise than
 /// expected or does not give the data set, [`Error::InTheWay`] when `dir` has a file of an official
 /// name with other contents, [`Error::Write`] when a file cannot be written.

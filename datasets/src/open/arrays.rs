@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use image::DynamicImage;
 use rayon::prelude::*;
 
-use super::{Part, Read, Resize, Values, idx, npz, numbered, picture};
+use super::{Part, RawValues, Read, Resize, idx, npz, numbered, picture};
 use crate::definition::{
-    About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection, check_count,
+    About, DEFAULT_DIR, Data, DatasetDefinition, Form, Reading, Selection, check_count,
 };
 use crate::error::{Error, Result};
 use crate::files::FileSum;
@@ -35,7 +35,7 @@ settings! {
     }
 }
 
-impl Definition for Arrays {
+impl DatasetDefinition for Arrays {
     fn about(&self) -> About {
         let line = "arrays of images: IDX files as MNIST's, or a NumPy file as MedMNIST's";
         About { name: "arrays", line, paper: "" }
@@ -65,7 +65,7 @@ impl Definition for Arrays {
 }
 
 /// What was read: the training set, the test set where there is one, the files, and what is to be said.
-pub(super) struct Found {
+pub(super) struct ReadArrays {
     pub(super) train: Labelled,
     pub(super) test: Option<Labelled>,
     pub(super) files: Vec<FileSum>,
@@ -86,10 +86,10 @@ impl Arrays {
     }
 
     /// The images in the size that is wanted.
-    fn resized(&self, Images { size, pixels }: Images) -> Values {
+    fn resized(&self, Images { size, pixels }: Images) -> RawValues {
         let made = self.made(size);
         if made == size {
-            return Values::Images(size, pixels);
+            return RawValues::Images(size, pixels);
         }
         let (width, height) = (size.width as u32, size.height as u32);
         let picture = |pixels: &[u8]| match size.channels {
@@ -103,7 +103,7 @@ impl Arrays {
                 None => picture::coloured(picture, made.channels).into_bytes(),
             }
         };
-        Values::Images(made, pixels.par_chunks(size.bytes()).flat_map_iter(resized).collect())
+        RawValues::Images(made, pixels.par_chunks(size.bytes()).flat_map_iter(resized).collect())
     }
 
     pub(crate) fn read(&self, samples: &Selection) -> Result<Read> {
@@ -111,7 +111,7 @@ impl Arrays {
             true => idx::read(&self.path)?,
             false => npz::read(&self.path)?,
         };
-        let Found { train, test, files, warning } = found;
+        let ReadArrays { train, test, files, warning } = found;
         let unfit = |problem: String| Error::unfit(&self.path, problem);
         for (name, set) in [("training", Some(&train)), ("testing", test.as_ref())] {
             let Some((images, labels)) = set else { continue };

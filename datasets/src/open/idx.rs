@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::arrays::{Found, Images, Labelled, size_of};
+use super::arrays::{Images, Labelled, ReadArrays, size_of};
 use super::{contents, entries, file_name, named, unpacked};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
@@ -28,7 +28,7 @@ pub(super) fn form(dir: &Path) -> Result<(Size, Vec<String>)> {
 }
 
 /// The files in `dir`.
-pub(super) fn read(dir: &Path) -> Result<Found> {
+pub(super) fn read(dir: &Path) -> Result<ReadArrays> {
     let mut files = Vec::new();
     let mut read = |part: &[&str]| -> Result<Labelled> {
         let (images, image_sum) = file(dir, part, "images")?;
@@ -38,7 +38,7 @@ pub(super) fn read(dir: &Path) -> Result<Found> {
     };
     let train = read(TRAIN)?;
     let test = if found(dir, TEST)?.is_empty() { None } else { Some(read(TEST)?) };
-    Ok(Found { train, test, files, warning: None })
+    Ok(ReadArrays { train, test, files, warning: None })
 }
 
 /// The IDX files in `dir` whose names hold one of `part`.
@@ -58,7 +58,7 @@ pub(crate) fn is_idx(path: &Path) -> bool {
 }
 
 /// The one file of `what` in `dir`; of several that differ only in being packed, the one that is not.
-fn file(dir: &Path, part: &[&str], what: &str) -> Result<(Array, FileSum)> {
+fn file(dir: &Path, part: &[&str], what: &str) -> Result<(IdxArray, FileSum)> {
     let mut paths = found(dir, part)?;
     paths.retain(|path| path.to_string_lossy().to_lowercase().contains(what));
     if let [plain, packed] = paths.as_slice()
@@ -91,13 +91,13 @@ fn file(dir: &Path, part: &[&str], what: &str) -> Result<(Array, FileSum)> {
 }
 
 /// What an IDX file holds.
-struct Array {
+struct IdxArray {
     path: PathBuf,
     shape: Vec<u64>,
     values: Vec<u8>,
 }
 
-fn array(path: &Path) -> Result<(Array, FileSum)> {
+fn array(path: &Path) -> Result<(IdxArray, FileSum)> {
     let (packed, sum) = contents(path)?;
     let unfit = |problem: String| Error::unfit(path, problem);
     // No more than the header says, once that is known: four dimensions of four bytes.
@@ -118,7 +118,7 @@ fn array(path: &Path) -> Result<(Array, FileSum)> {
         return Err(unfit(problem));
     }
     values.drain(..start);
-    Ok((Array { path: path.to_owned(), shape, values }, sum))
+    Ok((IdxArray { path: path.to_owned(), shape, values }, sum))
 }
 
 /// The dimensions, and where the values begin.
@@ -139,7 +139,7 @@ fn header(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), String> {
     }
 }
 
-impl Array {
+impl IdxArray {
     fn images(self) -> Result<Images> {
         let size = size_of(&self.shape).map_err(|problem| Error::unfit(self.path, problem))?;
         Ok(Images { size, pixels: self.values })

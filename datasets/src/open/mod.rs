@@ -22,20 +22,20 @@ pub use self::picture::Resize;
 use crate::definition::{Data, Selection};
 use crate::error::{Error, Result};
 pub(crate) use crate::files::named;
-use crate::files::{self, FileSum, sha256};
-use crate::images::{Gathered, Size};
+use crate::files::{self, FileSum};
+use crate::images::{GatheredImages, Size};
 use crate::survey::{Survey, grouped};
 use crate::text::Words;
 
 /// What samples are made of.
-pub(crate) enum Values {
+pub(crate) enum RawValues {
     Images(Size, Vec<u8>),
     Texts(Vec<String>),
 }
 
 /// Samples as they were read.
 pub(crate) struct Part {
-    values: Values,
+    values: RawValues,
     /// Each one's class.
     labels: Vec<u32>,
     /// Of what each one is made of: the first eight bytes of its SHA-256.
@@ -47,14 +47,14 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub(crate) fn new(values: Values, labels: Vec<u32>) -> Self {
+    pub(crate) fn new(values: RawValues, labels: Vec<u32>) -> Self {
         let sum = |bytes: &[u8]| {
             let digest = Sha256::digest(bytes);
             digest.iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte))
         };
         let sums = match &values {
-            Values::Images(size, pixels) => pixels.par_chunks(size.bytes()).map(sum).collect(),
-            Values::Texts(texts) => texts.par_iter().map(|text| sum(text.as_bytes())).collect(),
+            RawValues::Images(size, pixels) => pixels.par_chunks(size.bytes()).map(sum).collect(),
+            RawValues::Texts(texts) => texts.par_iter().map(|text| sum(text.as_bytes())).collect(),
         };
         let places = (0..labels.len()).collect();
         Self { values, labels, sums, places, names: Arc::default() }
@@ -76,14 +76,16 @@ impl Part {
         [true, false].map(|wanted| {
             let chosen = || (0..keep.len()).filter(|&i| keep[i] == wanted);
             let values = match &self.values {
-                Values::Images(size, pixels) => {
+                RawValues::Images(size, pixels) => {
                     let mut own = Vec::with_capacity(chosen().count() * size.bytes());
                     for i in chosen() {
                         own.extend_from_slice(&pixels[i * size.bytes()..][..size.bytes()]);
                     }
-                    Values::Images(*size, own)
+                    RawValues::Images(*size, own)
                 }
-                Values::Texts(texts) => Values::Texts(chosen().map(|i| texts[i].clone()).collect()),
+                RawValues::Texts(texts) => {
+                    RawValues::Texts(chosen().map(|i| texts[i].clone()).collect())
+                }
             };
             let labels = chosen().map(|i| self.labels[i]).collect();
             let sums = chosen().map(|i| self.sums[i]).collect();
@@ -198,12 +200,16 @@ impl Read {
     /// What it is, in a line: samples, classes, how many are tested on.
     pub(crate) fn line(&self) -> String {
         let [train, test] = [&self.train, &self.test].map(|part| part.labels.len() as u64);
-        let what = match &self.train.values {
-            Values::Images(size, _) => format!("images of {}", size.in_words()),
-            Values::Texts(_) => "texts".into(),
-        };
         let (all, classes) = (grouped(train + test), self.classes.len());
-        format!("{all} {what} in {classes} classes; {} for testing", grouped(test))
+        format!("{all} {} in {classes} classes; {} for testing", self.sample(), grouped(test))
+    }
+
+    /// What its samples are.
+    fn sample(&self) -> String {
+        match &self.train.values {
+            RawValues::Images(size, _) => format!("images of {}", size.in_words()),
+            RawValues::Texts(_) => "texts".into(),
+        }
     }
 
     /// What there is of it, at `path`.
@@ -212,10 +218,7 @@ impl Read {
         let doubles =
             doubles.map(|(test, train)| (self.test.name(test), self.train.name(train))).collect();
         let [train, test] = [&self.train, &self.test].map(|part| part.counts(self.classes.len()));
-        let sample = match &self.train.values {
-            Values::Images(size, _) => format!("images of {}", size.in_words()),
-            Values::Texts(_) => "texts".into(),
-        };
+        let sample = self.sample();
         let counts = self.classes.into_iter().zip(train.into_iter().zip(test));
         let classes = counts.map(|(name, (train, test))| (name, train, test)).collect();
         let (files, warnings) = (self.files, self.warnings);
@@ -226,13 +229,14 @@ impl Read {
     pub(crate) fn into_data(self, words: Option<(Words, Option<&str>)>) -> Result<Data> {
         let Self { classes, train, test, files, warnings } = self;
         let mut data = match (train.values, test.values, words) {
-            (Values::Images(size, pixels), Values::Images(_, tested), _) => {
-                let train = Gathered { pixels, labels: train.labels };
-                let test = Gathered { pixels: tested, labels: test.labels };
-                let (train, test, normalisation) = Gathered::into_sets(train, test, size, classes);
+            (RawValues::Images(size, pixels), RawValues::Images(_, tested), _) => {
+                let train = GatheredImages { pixels, labels: train.labels };
+                let test = GatheredImages { pixels: tested, labels: test.labels };
+                let (train, test, normalisation) =
+                    GatheredImages::into_sets(train, test, size, classes);
                 Data { normalisation: Some(normalisation), ..Data::new(train, test, files) }
             }
-            (Values::Texts(texts), Values::Texts(tested), Some((words, earlier))) => {
+            (RawValues::Texts(texts), RawValues::Texts(tested), Some((words, earlier))) => {
                 let sets = [(texts, train.labels), (tested, test.labels)];
                 words.into_data(sets, &classes, files, earlier)?
             }
@@ -318,13 +322,12 @@ pub(crate) fn file_name(path: &Path) -> String {
 
 /// The contents of a file, and its sum under its own name.
 pub(crate) fn contents(path: &Path) -> Result<(Vec<u8>, FileSum)> {
-    let contents = fs::read(path).map_err(|cause| Error::Read { path: path.to_owned(), cause })?;
+    let contents = fs::read(path).map_err(Error::read(path))?;
     if contents.is_empty() {
         return Err(Error::unfit(path, "is empty (0 bytes)"));
     }
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (bytes, sha256) = (contents.len() as u64, sha256(&contents));
-    Ok((contents, FileSum { name, bytes, sha256, official: false }))
+    let sum = FileSum::own(path, &contents);
+    Ok((contents, sum))
 }
 
 /// The same, unpacked where it is packed by gzip; to no more than `most` bytes and one.
@@ -340,8 +343,8 @@ pub(crate) fn unpacked(contents: Vec<u8>, most: u64) -> std::io::Result<Vec<u8>>
 
 /// What is in a folder, by name; hidden files and what systems leave behind are not.
 pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |cause| Error::Read { path: dir.to_owned(), cause };
-    let found = fs::read_dir(dir).map_err(failed)?;
+    let failed = Error::read(dir);
+    let found = fs::read_dir(dir).map_err(&failed)?;
     let paths = found.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<_>>();
     let mut paths: Vec<PathBuf> = paths.map_err(failed)?;
     paths.retain(|path| !is_hidden(path));

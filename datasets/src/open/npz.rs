@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::arrays::{Found, Images, Labelled, size_of};
+use super::arrays::{Images, Labelled, ReadArrays, size_of};
 use super::{contents, named};
 use crate::error::{Error, Result};
 use crate::images::Size;
@@ -24,7 +24,7 @@ pub(super) fn form(file: &Path) -> Result<(Size, Vec<String>)> {
 }
 
 /// The arrays of `file`.
-pub(super) fn read(file: &Path) -> Result<Found> {
+pub(super) fn read(file: &Path) -> Result<ReadArrays> {
     let (mut archive, sum) = Archive::open(file)?;
     let names = archive.names();
     let has = |name: &str| names.iter().any(|found| found == name);
@@ -35,7 +35,7 @@ pub(super) fn read(file: &Path) -> Result<Found> {
     let train = part(TRAIN)?;
     let test = if TEST[0].iter().any(|name| has(name)) { Some(part(TEST)?) } else { None };
     let left_out = || "the arrays for validation are left out".to_owned();
-    Ok(Found { train, test, files: vec![sum], warning: has("val_images").then(left_out) })
+    Ok(ReadArrays { train, test, files: vec![sum], warning: has("val_images").then(left_out) })
 }
 
 /// The most bytes of one array's header.
@@ -82,7 +82,7 @@ impl Archive {
         let file = self.zip.by_name(&format!("{name}.npy"));
         let mut file = file.map_err(|error| broken(&error))?;
         let (descr, shape) = header(&mut file).map_err(unfit)?;
-        let kind = Kind::of(&descr).map_err(unfit)?;
+        let kind = NumberType::of(&descr).map_err(unfit)?;
         let bytes =
             shape.iter().try_fold(kind.bytes as u64, |product, &side| product.checked_mul(side));
         let bytes = bytes.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
@@ -140,13 +140,13 @@ fn header(file: &mut impl std::io::Read) -> std::result::Result<(String, Vec<u64
 
 /// The type of an array's values: whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Kind {
+struct NumberType {
     bytes: usize,
     signed: bool,
     big_endian: bool,
 }
 
-impl Kind {
+impl NumberType {
     fn of(descr: &str) -> std::result::Result<Self, String> {
         let (order, kind) = descr.split_at_checked(1).unwrap_or_default();
         let (letter, size) = kind.split_at_checked(1).unwrap_or_default();
@@ -171,7 +171,7 @@ impl Kind {
 struct Array {
     path: PathBuf,
     name: String,
-    kind: Kind,
+    kind: NumberType,
     shape: Vec<u64>,
     values: Vec<u8>,
 }
@@ -204,7 +204,7 @@ impl Array {
                 );
             }
         }
-        let Kind { bytes, signed, big_endian } = self.kind;
+        let NumberType { bytes, signed, big_endian } = self.kind;
         let number = |value: &[u8]| {
             let highest = if big_endian { value[0] } else { value[bytes - 1] };
             let filled = if signed && highest >= 0x80 { 0xff } else { 0 };

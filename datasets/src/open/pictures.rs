@@ -12,11 +12,11 @@ use walkdir::WalkDir;
 
 use super::parquet::{Cell, Parquet};
 use super::{
-    Part, Read, Resize, Values, entries, file_name, in_order, is_hidden, named, numbered, picture,
-    pointed,
+    Part, RawValues, Read, Resize, entries, file_name, in_order, is_hidden, named, numbered,
+    picture, pointed,
 };
 use crate::definition::{
-    About, DEFAULT_DIR, Data, Definition, Form, Reading, Selection, check_count,
+    About, DEFAULT_DIR, Data, DatasetDefinition, Form, Reading, Selection, check_count,
 };
 use crate::error::{Error, Result};
 use crate::files::{FileSum, sha256};
@@ -46,7 +46,7 @@ settings! {
     }
 }
 
-impl Definition for Pictures {
+impl DatasetDefinition for Pictures {
     fn about(&self) -> About {
         let line = "PNG and JPEG files of one's own in class folders, or in a Parquet file";
         About { name: "pictures", line, paper: "" }
@@ -103,7 +103,7 @@ impl Pictures {
         count: usize,
         file: impl Fn(usize) -> Result<(T, Cow<'a, [u8]>)> + Sync,
         unfit: impl Fn(usize, String) -> Error + Sync,
-    ) -> Result<(Values, Vec<T>)> {
+    ) -> Result<(RawValues, Vec<T>)> {
         let size = self.images();
         let mut pixels = vec![0; count * size.bytes()];
         let decode = |(number, out): (usize, &mut [u8])| {
@@ -116,7 +116,7 @@ impl Pictures {
         let each = pixels.par_chunks_mut(size.bytes()).enumerate().map(decode);
         // Of several errors the first one in the order of the pictures.
         let done = each.collect::<Vec<_>>().into_iter().collect::<Result<_>>()?;
-        Ok((Values::Images(size, pixels), done))
+        Ok((RawValues::Images(size, pixels), done))
     }
 
     fn read_folders(&self, samples: &Selection) -> Result<Read> {
@@ -142,8 +142,7 @@ impl Pictures {
         let path = |number: usize| &pictures.files[number].0;
         let file = |number| {
             let path = path(number);
-            let bytes = fs::read(path);
-            let bytes = bytes.map_err(|cause| Error::Read { path: path.clone(), cause })?;
+            let bytes = fs::read(path).map_err(Error::read(path))?;
             Ok(((bytes.len() as u64, sha256(&bytes)), Cow::Owned(bytes)))
         };
         let unfit = |number, problem| Error::unfit(path(number), problem);
@@ -180,7 +179,7 @@ impl Pictures {
     }
 
     /// The pictures of a Parquet file and their labels.
-    fn rows(&self, path: &Path) -> Result<(Values, Vec<String>, FileSum)> {
+    fn rows(&self, path: &Path) -> Result<(RawValues, Vec<String>, FileSum)> {
         let file = Parquet::open(path)?;
         let (mut pictures, mut labels) = (Vec::new(), Vec::new());
         let places = [self.column(&file, &self.image)?, self.column(&file, &self.label)?];
@@ -345,8 +344,7 @@ impl ClassFolders {
     /// The pictures that [`LIST`] names, in the order of their classes and names.
     fn listed(root: &Path, classes: &[String]) -> Result<Self> {
         let list = root.join(LIST);
-        let text = fs::read_to_string(&list);
-        let text = text.map_err(|cause| Error::Read { path: list.clone(), cause })?;
+        let text = fs::read_to_string(&list).map_err(Error::read(&list))?;
         let mut this = Self { root: root.to_owned(), files: Vec::new(), others: Vec::new() };
         for (number, line) in (1..).zip(text.lines()) {
             let mut fields = line.split('\t');

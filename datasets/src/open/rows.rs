@@ -65,10 +65,7 @@ pub(crate) fn each(
     loop {
         let line = reader.position().line();
         let start = reader.position().byte() as usize;
-        let failed = |error: csv::Error| Error::Read {
-            path: path.to_owned(),
-            cause: std::io::Error::other(error),
-        };
+        let failed = |error: csv::Error| Error::read(path)(std::io::Error::other(error));
         if !reader.read_byte_record(&mut record).map_err(failed)? {
             return Ok(());
         }

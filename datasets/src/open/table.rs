@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::parquet::{self, Cell, Parquet};
 use super::rows::{self, Dialect};
-use super::{Part, Read, Values, contents, file_name, named, numbered, pointed, unpacked};
-use crate::definition::{About, Data, Definition, Form, Holds, Reading, Selection};
+use super::{Part, RawValues, Read, contents, file_name, named, numbered, pointed, unpacked};
+use crate::definition::{About, Data, DatasetDefinition, Form, Holds, Reading, Selection};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
 use crate::survey::Survey;
@@ -16,7 +16,7 @@ use crate::text::Words;
 
 settings! {
     /// A table of texts and their labels.
-    pub struct Table {
+    pub struct TextTable {
         /// The file: CSV or TSV, packed by gzip or not; or Parquet, in a build with `--features fetch`.
         pub file: PathBuf = "train.csv".into(),
         /// The file to test on, in the same layout; without it a share of `file` is tested on.
@@ -79,7 +79,7 @@ impl Columns {
     }
 }
 
-impl Definition for Table {
+impl DatasetDefinition for TextTable {
     fn about(&self) -> About {
         About {
             name: "table",
@@ -143,7 +143,7 @@ struct Rows {
     warnings: Vec<String>,
 }
 
-impl Table {
+impl TextTable {
     fn words(&self) -> Words {
         let &Self { vocabulary, minimum_count, length, .. } = self;
         Words { vocabulary, minimum_count, length }
@@ -168,7 +168,7 @@ impl Table {
         let warnings = std::mem::take(&mut train.warnings);
         let part = |rows: Rows, labels| {
             let names = rows.lines.into_iter().map(|line| format!("line {line}"));
-            Part::new(Values::Texts(rows.texts), labels).with_names(names)
+            Part::new(RawValues::Texts(rows.texts), labels).with_names(names)
         };
         let parts = [Some(part(train, train_labels)), test.map(|test| part(test, test_labels))];
         let files = files.into_iter().flatten().collect();
@@ -203,8 +203,7 @@ impl Table {
             return self.parquet_rows(path);
         }
         let (packed, sum) = contents(path)?;
-        let bytes =
-            unpacked(packed, BYTES).map_err(|cause| Error::Read { path: path.into(), cause })?;
+        let bytes = unpacked(packed, BYTES).map_err(Error::read(path))?;
         let mut rows = Rows { sum: Some(sum), ..Rows::default() };
         let by_name = self.columns().any(|column| matches!(column, Column::Name(_)));
         let mut header = match train {

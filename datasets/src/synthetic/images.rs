@@ -7,7 +7,7 @@ use super::Amount;
 use crate::cifar::Format;
 use crate::images::{IMAGE, SIDE};
 use crate::names::COARSE_OF_FINE;
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// Different colours, and as many different textures.
 const KINDS: usize = 10;
@@ -28,7 +28,7 @@ pub(super) fn files(
             }
             contents.push(class as u8);
             // Key 0 of a set is its order of classes.
-            let mut stream = Stream::keyed(Purpose::Synthetic, seed, set, index + 1);
+            let mut stream = RandomStream::keyed(Purpose::Synthetic, seed, set, index + 1);
             draw(class, classes, &mut stream, &mut contents);
         }
         (dir.join(format.place.folder).join(name), contents)
@@ -46,13 +46,13 @@ pub(super) fn files(
 /// The classes of a set's images: all equally often, up to one, in random order.
 fn order(classes: usize, images: usize, seed: u64, set: u64) -> Vec<usize> {
     let mut labels: Vec<usize> = (0..images).map(|index| index % classes).collect();
-    Stream::keyed(Purpose::Synthetic, seed, set, 0).shuffle(&mut labels);
+    RandomStream::keyed(Purpose::Synthetic, seed, set, 0).shuffle(&mut labels);
     labels
 }
 
 /// Appends three planes: a grating of the class's direction and frequency with a random phase, in
 /// the class's colour, darker or lighter at random, with noise. Mirroring changes no class.
-fn draw(class: usize, classes: usize, stream: &mut Stream, contents: &mut Vec<u8>) {
+fn draw(class: usize, classes: usize, stream: &mut RandomStream, contents: &mut Vec<u8>) {
     // Of CIFAR-10's ten classes each has its own colour and its own texture; of CIFAR-100's, each
     // its own pair.
     let colour = class % KINDS;

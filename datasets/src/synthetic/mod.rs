@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100};
 use crate::definition::{
-    About, Counts, Data, Definition, Form, Holds, Reading, Selection, Twin, check_count,
+    About, Counts, Data, DatasetDefinition, Form, Holds, Reading, Selection, Twin, check_count,
 };
 use crate::error::Result;
 use crate::files::{self, Official, Place};
@@ -143,7 +143,7 @@ macro_rules! twins {
             }
         }
 
-        impl Definition for $twin {
+        impl DatasetDefinition for $twin {
             fn about(&self) -> About {
                 About { name: $name, line: $line, paper: "" }
             }

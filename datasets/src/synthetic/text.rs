@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Amount;
 use crate::agnews::{CLASSES, OFFICIAL, PLACE};
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// The words of the topics, in class order.
 const TOPICS: [&str; CLASSES.len()] = [
@@ -44,7 +44,7 @@ const PLACES: [&str; 8] = [
 pub(super) fn prose(set: u64, count: usize, seed: u64) -> String {
     let (writer, mut text) = (Writer::new(), String::new());
     for index in 1..=count as u64 {
-        let mut stream = Stream::keyed(Purpose::Synthetic, seed, set, index);
+        let mut stream = RandomStream::keyed(Purpose::Synthetic, seed, set, index);
         let class = stream.below(CLASSES.len() as u32) as usize;
         let (title, body) = writer.news(class, &mut stream);
         text += &format!("{title}. {body}\n");
@@ -58,10 +58,10 @@ pub(super) fn files(dir: &Path, Amount { train, test, seed }: Amount) -> Vec<(Pa
     let file = |name: &str, set: u64, count: usize| {
         let mut classes: Vec<usize> = (0..count).map(|index| index % CLASSES.len()).collect();
         // Key 0 of a set is its order of classes.
-        Stream::keyed(Purpose::Synthetic, seed, set, 0).shuffle(&mut classes);
+        RandomStream::keyed(Purpose::Synthetic, seed, set, 0).shuffle(&mut classes);
         let mut contents = String::new();
         for (class, index) in classes.into_iter().zip(1..) {
-            let mut stream = Stream::keyed(Purpose::Synthetic, seed, set, index);
+            let mut stream = RandomStream::keyed(Purpose::Synthetic, seed, set, index);
             writer.row(class, &mut stream, &mut contents);
         }
         (dir.join(PLACE.folder).join(name), contents.into_bytes())
@@ -84,14 +84,14 @@ impl Writer {
     }
 
     /// Appends a row of `class`, with the doubled quotes of the real file.
-    fn row(&self, class: usize, stream: &mut Stream, contents: &mut String) {
+    fn row(&self, class: usize, stream: &mut RandomStream, contents: &mut String) {
         let (number, (title, text)) = (class + 1, self.news(class, stream));
         *contents += &format!("\"{number}\",\"{title}\",\"{}\"\n", text.replace('"', "\"\""));
     }
 
     /// News of `class`: a title, and a place with a text that has the commas, quotes, backslashes
     /// and apostrophes of the real news.
-    fn news(&self, class: usize, stream: &mut Stream) -> (String, String) {
+    fn news(&self, class: usize, stream: &mut RandomStream) -> (String, String) {
         let title = self.words(class, 4 + stream.below(4), stream);
         let text = self.words(class, 12 + stream.below(12), stream);
         let place = PLACES[stream.below(PLACES.len() as u32) as usize];
@@ -112,8 +112,8 @@ impl Writer {
     }
 
     /// Words, of which about three in ten are of the topic and one in ten is of another.
-    fn words(&self, class: usize, count: u32, stream: &mut Stream) -> Vec<&'static str> {
-        let draw = |words: &[&'static str], stream: &mut Stream| {
+    fn words(&self, class: usize, count: u32, stream: &mut RandomStream) -> Vec<&'static str> {
+        let draw = |words: &[&'static str], stream: &mut RandomStream| {
             words[stream.below(words.len() as u32) as usize]
         };
         (0..count)
