@@ -3,7 +3,7 @@
 
 use gradwire_exchange::schemes::powersgd;
 use gradwire_exchange::schemes::signsgd::{self, Vote};
-use gradwire_exchange::wire::downlink::Downlink;
+use gradwire_exchange::wire::downlink::DownlinkMessage;
 use gradwire_exchange::wire::frame::{Frame, Kind};
 use gradwire_exchange::wire::{Format, Reader};
 use gradwire_exchange::{
@@ -72,7 +72,7 @@ pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
 pub(crate) fn downlink(schemes: &[SchemeConfig], bytes: &[u8]) {
     let Some((length, message)) = bytes.split_first_chunk() else { return };
     let length = usize::from(u16::from_le_bytes(*length)) % LONGEST;
-    let summary = match Downlink::read(message) {
+    let summary = match DownlinkMessage::read(message) {
         Ok(downlink) => downlink.summary,
         Err(_) => message,
     };

@@ -2,29 +2,22 @@
 //! Buckets are exchanged group by group; within a group there is one collective for each kind of
 //! message and each round.
 
+mod build;
 mod encode;
-mod finish;
 mod rounds;
 
-use std::collections::HashMap;
-
-use crate::bucket::{Bucket, Item};
 use crate::collective::Collective;
-use crate::compress::{Feedback, Run};
-use crate::cpu::Stopwatch;
-use crate::group::{Buffers, GroupExchange, Member, Received, StepContext};
-use crate::layout::{BucketRange, Layout};
-use crate::levels::Levels;
+use crate::compress::{Built, Compressor, Feedback, StepEnd, StepMessages};
+use crate::group::{Bucket, GroupExchange, Item, Member, Received, StepContext};
+use crate::layout::BucketRange;
 use crate::measure::Distortion;
 use crate::refusal;
-use crate::topology::{Route, Setup, Topology, Wiring};
-use crate::traffic::{Leg, Operation};
+use crate::support::Gradient;
+use crate::topology::{Route, downlinks};
+use crate::traffic::{Gauge, Leg, Operation, Stopwatch, Traffic};
+use crate::wire::downlink::DownlinkMessage;
 use crate::wire::{Frame, Kind, Reader, floats, frame};
-use crate::zeros::{Gradient, Zeros};
-use crate::{Error, Policy, Result, Scheme, State, Traffic};
-
-/// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
-const MAX_BUCKET: usize = 1 << 29;
+use crate::{Error, Policy, Result};
 
 /// Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
 ///
@@ -63,7 +56,10 @@ pub struct Exchange {
     ranges: Vec<BucketRange>,
     groups: Vec<Vec<usize>>,
     route: Route,
-    distortion: Distortion,
+    /// Whether the momentum of what has been sent ends.
+    masks: bool,
+    /// In a step in which the compression error is measured.
+    distortion: Option<Distortion>,
     underway: Option<Underway>,
     /// Of each of the policy's rules, the bytes that this rank has sent in the step about its parameters, and those
     /// that they would take as plain f32.
@@ -79,144 +75,6 @@ struct Underway {
 }
 
 impl Exchange {
-    /// Builds this rank's compressors over a collective that all ranks share, in the default
-    /// topology: every rank hears every rank. Settings that `policy` leaves out are taken from the
-    /// scheme's default policy. `run` is a seed, or a [`Run`] that also says how many steps there will be.
-    /// All buckets are one group.
-    ///
-    /// # Errors
-    /// As [`with`](Self::with).
-    pub fn new(
-        scheme: &dyn Scheme,
-        policy: impl Into<Policy>,
-        layout: Layout,
-        run: impl Into<Run>,
-        collective: Box<dyn Collective>,
-    ) -> Result<Self> {
-        Self::with(scheme, Topology::default(), policy, layout, run, collective)
-    }
-
-    /// As [`new`](Self::new), over any topology, on a collective that offers what it needs. The scheme is one of [`SchemeConfig`](crate::SchemeConfig) or the caller's
-    /// own: a [`Scheme`] builds the compressor or the reducer of each bucket, on every rank alike.
-    ///
-    /// # Errors
-    /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
-    /// collective does not offer what the topology needs; [`Error::Invalid`] when there are more
-    /// than 2²⁴ buckets or one would have more than 2²⁹ elements.
-    pub fn with(
-        scheme: &dyn Scheme,
-        wiring: impl Into<Wiring>,
-        policy: impl Into<Policy>,
-        layout: Layout,
-        run: impl Into<Run>,
-        collective: Box<dyn Collective>,
-    ) -> Result<Self> {
-        let (wiring, policy) = (wiring.into(), policy.into().or(scheme.default_policy()));
-        policy.validate(scheme)?;
-        wiring.validate(scheme, &policy)?;
-        let ranks = collective.world_size();
-        if ranks == 0 || ranks > usize::from(u16::MAX) {
-            return Err(Error::world_size(ranks));
-        }
-        let mut collective = Levels::new(collective, wiring.topology.group())?;
-        let (rank, world_size) = (collective.rank(), collective.world_size());
-        let bucketing = policy.bucketing.clone().unwrap_or_default();
-        let names: Vec<&str> = layout.parameters().iter().map(|p| p.name.as_str()).collect();
-        let rules = policy.rules_of(&names)?;
-        let rules: HashMap<String, Option<usize>> =
-            names.into_iter().map(String::from).zip(rules).collect();
-        let (layout, ranges) =
-            bucketing.arrange(layout, policy.dense_below.unwrap_or(0), |name| rules[name]);
-        if let Some(large) = ranges.iter().find(|bucket| bucket.range.len() > MAX_BUCKET) {
-            let problem = format!(
-                "bucketing: a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
-                large.range.len(),
-                MAX_BUCKET
-            );
-            return Err(Error::Invalid { problem });
-        }
-        if ranges.len() > frame::MAX_BUCKETS {
-            let problem = format!(
-                "bucketing: {} buckets are more than {}; write `whole` or a larger `bytes`",
-                ranges.len(),
-                frame::MAX_BUCKETS
-            );
-            return Err(Error::Invalid { problem });
-        }
-        let run = run.into();
-        let setup = Setup {
-            wiring,
-            scheme,
-            policy: &policy,
-            layout: &layout,
-            ranges: &ranges,
-            run,
-            world_size,
-        };
-        let buckets = setup.buckets(rank);
-        let route = Route::new(&setup, &mut collective)?;
-        let feeds_back = policy.schemes(scheme).any(Scheme::feedback);
-        let feedback = (feeds_back || policy.shares_momentum())
-            .then(|| Feedback::of(policy.feedback, policy.momentum(), layout.len()));
-        let groups = vec![(0..buckets.len()).collect()];
-        let (zeros, buffers) = (Zeros::default(), no_buffers(1));
-        let member = Member { layout, buckets, feedback, collective, zeros, buffers };
-        let distortion = Distortion::default();
-        let (underway, sent_by_rules) = (None, Vec::new());
-        Ok(Self { member, policy, ranges, groups, route, distortion, underway, sent_by_rules })
-    }
-
-    /// The buckets, by number: which parameters each holds, and where they lie. A bucket's part of
-    /// the gradient is final when all of its parameters' are.
-    pub fn buckets(&self) -> &[BucketRange] {
-        &self.ranges
-    }
-
-    /// The groups of buckets that travel in one message each; one group of all unless set.
-    pub fn groups(&self) -> &[Vec<usize>] {
-        &self.groups
-    }
-
-    /// Sets the groups: every bucket in exactly one, on every rank the same. A step that is under
-    /// way is given up.
-    ///
-    /// # Errors
-    /// [`Error::Input`] when they are no partition of the buckets, when one is empty, or when
-    /// there are several although the policy needs the whole gradient first (local clipping).
-    pub fn set_groups(&mut self, groups: Vec<Vec<usize>>) -> Result<()> {
-        let refuse = |problem: String| Err(Error::groups(&problem));
-        let count = self.ranges.len();
-        let mut seen = vec![false; count];
-        for (group, buckets) in groups.iter().enumerate() {
-            if buckets.is_empty() {
-                return refuse(format!("group {group} is empty; leave it out"));
-            }
-            for bucket in buckets {
-                match seen.get_mut(*bucket) {
-                    None => return refuse(format!("there are {count} buckets, and no {bucket}")),
-                    Some(true) => {
-                        return refuse(format!("bucket {bucket} is in two places; give it once"));
-                    }
-                    Some(seen) => *seen = true,
-                }
-            }
-        }
-        if let Some(bucket) = seen.iter().position(|seen| !seen) {
-            return refuse(format!("bucket {bucket} is in none; give each bucket once"));
-        }
-        if groups.len() > 1 && self.clips() {
-            let limit = self.policy.clip_norm.unwrap_or(0.0);
-            return refuse(format!(
-                "clip_norm = {limit} needs the norm of the whole gradient before the first \
-                 message; set `clip_norm` to 0, or exchange all buckets as one group"
-            ));
-        }
-        self.member.buffers = no_buffers(groups.len());
-        self.groups = groups;
-        self.underway = None;
-        Ok(())
-    }
-
     /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
     /// of rank, times 1/N. One whole step: [`begin`](Self::begin), every group in order,
     /// [`finish`](Self::finish). The support of the gradient, where one is given, becomes that of
@@ -234,7 +92,7 @@ impl Exchange {
         let groups = self.groups.len();
         // Whichever of several groups fails, the ones before it may have left their means anywhere.
         // What a rank's own group adds to its gradient may lie anywhere, too.
-        let alone = groups == 1 && self.member.collective.group() == 1;
+        let alone = groups == 1 && self.member.collective.group == 1;
         self.member.zeros.begin(support.as_deref().filter(|_| alone));
         let mut exchanged = Ok(());
         for group in 0..groups {
@@ -267,26 +125,15 @@ impl Exchange {
         self.end(gradient)
     }
 
-    /// Bytes of the whole gradient as plain f32, headers included.
-    pub fn dense_bytes(&self) -> u64 {
-        (0..self.groups.len()).map(|group| self.leg(group, Operation::Messages).dense_bytes).sum()
-    }
-
-    /// Multiplies the residual, and with momentum correction the velocity, by `factor`: from now on the
-    /// same vectors are given in another unit, such as in steps of the weights where it was gradients.
-    pub fn rescale(&mut self, factor: f32) {
-        if let Some(feedback) = &mut self.member.feedback {
-            feedback.rescale(factor);
-        }
-    }
-
     /// Begins a step; nothing is sent yet. One that was under way is given up.
     pub fn begin(&mut self, step: u64) {
-        self.distortion.begin();
+        let every = self.policy.measure_every.unwrap_or(0);
+        let measures = every > 0 && (step == 1 || step.is_multiple_of(every));
+        self.distortion = measures.then(Distortion::default);
         self.member.zeros.begin(None);
         self.sent_by_rules = vec![[0, 0]; self.policy.rules.len()];
         let received = self.groups.iter().map(|_| None).collect();
-        let parameters = self.member.layout.len() as u64;
+        let parameters = self.elements() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
         self.underway = Some(Underway { step, traffic, received });
     }
@@ -323,7 +170,7 @@ impl Exchange {
         }
         let context = self.context(underway.step);
         let received = self.exchange_in(context, group, gradient, &mut underway.traffic)?;
-        let within = self.member.collective.take_sent_within();
+        let within = std::mem::take(&mut self.member.collective.sent_within);
         underway.traffic.local_bytes += within;
         if let Some(leg) = underway.traffic.legs.last_mut() {
             leg.local_bytes = within;
@@ -332,6 +179,127 @@ impl Exchange {
         underway.received[group] = Some(received);
         self.underway = Some(underway);
         Ok(())
+    }
+
+    /// Ends the step: lets the compressors learn from what all ranks sent, takes up the new
+    /// residual, and tells what the step cost. `gradient` is the mean that the groups came to.
+    /// When it fails, residual and compressors are what they were before the step.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when the length is another, no step has begun or a group is missing;
+    /// [`Error::Message`] when a message holds what decoding alone does not look at, and it is
+    /// wrong.
+    pub fn finish(&mut self, gradient: &[f32]) -> Result<Traffic> {
+        self.check_length(gradient)?;
+        let missing = match &self.underway {
+            None => Some("no step has begun that could end".to_string()),
+            Some(underway) => (underway.received.iter().position(Option::is_none))
+                .map(|group| format!("the step ends before group {group} has been exchanged")),
+        };
+        match missing {
+            Some(problem) => {
+                self.underway = None;
+                Err(Error::groups(&problem))
+            }
+            None => self.end(gradient),
+        }
+    }
+
+    /// As [`finish`](Self::finish), of the groups that have been exchanged: the buckets of the others sit the step out.
+    fn end(&mut self, gradient: &[f32]) -> Result<Traffic> {
+        let underway = self.underway.take().expect("invariant: a step is under way");
+        let Underway { step, mut traffic, received } = underway;
+        let (start, context) = (Stopwatch::start(), self.context(step));
+        // Of each bucket, whether it takes part.
+        let mut takes_part = vec![false; self.member.buckets.len()];
+        for (buckets, _) in self.groups.iter().zip(&received).filter(|(_, got)| got.is_some()) {
+            buckets.iter().for_each(|bucket| takes_part[*bucket] = true);
+        }
+        self.learn_from_messages(context, &received, gradient, &takes_part)?;
+        // From here on nothing can fail.
+        self.route.end(step);
+        self.commit(context, gradient, &takes_part, &mut traffic.gauges);
+        for (buffers, received) in self.member.buffers.iter_mut().zip(received) {
+            if let Some((_, received)) = received {
+                buffers.messages.keep(received.into_mine(context.rank));
+            }
+        }
+        if let Some(feedback) = &self.member.feedback {
+            traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
+        }
+        if let Some(distortion) = self.distortion.take() {
+            distortion.end(&mut traffic.gauges);
+        }
+        let (passed, computed) = start.read();
+        traffic.decode += passed;
+        traffic.finish_cpu = computed;
+        traffic.rules = std::mem::take(&mut self.sent_by_rules);
+        Ok(traffic)
+    }
+
+    /// Lets the compressors that take part read, in order of bucket, what all ranks sent; nothing lasts yet.
+    fn learn_from_messages(
+        &mut self,
+        context: StepContext,
+        received: &[Option<(Vec<Item>, Received)>],
+        means: &[f32],
+        takes_part: &[bool],
+    ) -> Result<()> {
+        if self.is_dense() {
+            return Ok(());
+        }
+        let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
+        let received: Vec<&(Vec<Item>, Received)> = received.iter().flatten().collect();
+        let opened = received.iter().map(|(items, received)| Opened::new(context, items, received));
+        let opened = opened.collect::<Result<Vec<Opened<'_>>>>()?;
+        // Of each bucket, in which group's message it was, and as which item.
+        let mut sources = vec![None; self.member.buckets.len()];
+        for (group, (items, _)) in received.iter().enumerate() {
+            for (index, item) in items.iter().enumerate() {
+                sources[item.bucket] = Some((group, index));
+            }
+        }
+        let buckets = self.member.buckets.iter_mut().zip(sources).zip(takes_part);
+        for ((bucket, source), _) in buckets.filter(|(_, takes_part)| **takes_part) {
+            let mean = bucket.elements(means);
+            let Some(compressor) = bucket.codec_mut() else { continue };
+            match source {
+                Some((group, index)) => opened[group].teach(context, index, mean, compressor)?,
+                None => Opened::Plain.teach(context, 0, mean, compressor)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
+    /// Gauges are of messages: steps of a warm-up have none.
+    fn commit(
+        &mut self,
+        context: StepContext,
+        means: &[f32],
+        takes_part: &[bool],
+        gauges: &mut Vec<Gauge>,
+    ) {
+        if let Some(feedback) = &mut self.member.feedback {
+            let idle = self.member.buckets.iter().zip(takes_part).filter(|(_, part)| !**part);
+            idle.for_each(|(bucket, _)| feedback.skip(bucket.range.clone()));
+            Bucket::keep_unsent(&self.member.buckets, feedback);
+        }
+        let compresses = self.compresses_at(context.step);
+        let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
+        let buckets = self.member.buckets.iter_mut().zip(takes_part);
+        for (bucket, _) in buckets.filter(|(_, takes_part)| **takes_part) {
+            let mean = bucket.elements(means);
+            if let Some(compressor) = bucket.codec_mut() {
+                compressor.commit(&StepEnd { step: context.step, ranks: context.world_size, mean });
+            }
+            if let (Built::Reducer(reducer), true) = (&mut bucket.engine, compresses) {
+                reducer.commit();
+            }
+            if compresses {
+                Gauge::merge_into(gauges, bucket.gauges());
+            }
+        }
     }
 
     /// Where feedback takes up a group's mean of messages, or overwrites it by what it makes of it.
@@ -366,7 +334,7 @@ impl Exchange {
     ) -> Result<(Vec<Item>, Received)> {
         let start = Stopwatch::start();
         let as_given = self.member.feedback.is_none() && !self.clips();
-        let alone = self.member.collective.ranks() == 1;
+        let alone = self.member.collective.all.world_size() == 1;
         let counts = !self.policy.rules.is_empty();
         if self.is_dense() && alone && as_given && !counts {
             // The mean over one rank is its gradient: nothing to copy.
@@ -457,73 +425,6 @@ impl Exchange {
         }
     }
 
-    /// Gives up, and with it the step that is under way on this rank, if any. On every rank the
-    /// call in progress, or else the next call, fails with the returned error, whatever call it is.
-    /// Waits for the others to make that call, no longer than the collective waits.
-    ///
-    /// If a rank of lower number refuses at the same time, its error is everybody's.
-    pub fn abort(&mut self, step: u64, reason: &str) -> Error {
-        self.underway = None;
-        let (context, reason) = (self.context(step), refusal::cut(reason).to_string());
-        let rank = self.member.collective.number();
-        self.refuse(context, Error::Aborted { rank, step, reason })
-    }
-
-    /// The collective, for everything that is not a gradient: sums of an evaluation, averaged
-    /// statistics, comparing replicas.
-    pub fn collective(&mut self) -> &mut dyn Collective {
-        self.member.collective.all()
-    }
-
-    /// How the flat gradient is laid out: the parameters that were given, in the order of buckets.
-    pub fn layout(&self) -> &Layout {
-        &self.member.layout
-    }
-
-    /// What surrounds the scheme: what was given, and the scheme's default policy for the rest.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
-    /// With error feedback: what this rank has not sent yet, in the gradient's layout.
-    pub fn residual(&self) -> Option<&[f32]> {
-        self.member.feedback.as_ref().map(Feedback::residual)
-    }
-
-    /// Everything of this rank that later messages depend on: `residual` (in
-    /// [name order](Layout::to_name_order), whatever the bucketing), the compressors' own entries under `bucket.N/`, and on rank 0 those of a
-    /// server under `server/`. To be called between steps.
-    pub fn save(&self) -> State {
-        let mut state = State::default();
-        if let Some(feedback) = &self.member.feedback {
-            feedback.save(&self.member.layout, &mut state);
-        }
-        Bucket::save_all(&self.member.buckets, &vec![true; self.ranges.len()], &mut state);
-        self.route.save(&mut state);
-        state
-    }
-
-    /// Takes up what [`save`](Self::save) returned, before any rank's next step; after an error
-    /// everything is as it was. A step that is under way is given up.
-    ///
-    /// # Errors
-    /// [`Error::State`] when an entry is missing or does not fit, or when there is a residual
-    /// that this scheme would silently lose.
-    pub fn restore(&mut self, state: &State) -> Result<()> {
-        self.underway = None;
-        let before = self.save();
-        self.take_up(state).inspect_err(|_| {
-            self.take_up(&before).expect("invariant: what this exchange saved it can take up");
-        })
-    }
-
-    fn take_up(&mut self, state: &State) -> Result<()> {
-        let member = &mut self.member;
-        Feedback::restore(member.feedback.as_mut(), &member.layout, state)?;
-        Bucket::restore_all(&mut member.buckets, &vec![true; self.ranges.len()], state)?;
-        self.route.restore(state)
-    }
-
     fn is_dense(&self) -> bool {
         self.member.buckets.iter().all(Bucket::is_plain)
     }
@@ -536,11 +437,16 @@ impl Exchange {
     fn context(&self, step: u64) -> StepContext {
         let collective = &self.member.collective;
         let (rank, world_size) = (collective.rank(), collective.world_size());
-        StepContext { rank, world_size, step, group: collective.group() }
+        StepContext { rank, world_size, step, group: collective.group }
+    }
+
+    /// Elements of the flat gradient.
+    fn elements(&self) -> usize {
+        self.ranges.last().map_or(0, |last| last.range.end)
     }
 
     fn check_length(&self, gradient: &[f32]) -> Result<()> {
-        let (expected, found) = (self.member.layout.len(), gradient.len());
+        let (expected, found) = (self.elements(), gradient.len());
         if found == expected {
             return Ok(());
         }
@@ -558,7 +464,7 @@ impl Exchange {
     /// that all of them return.
     fn refuse(&mut self, context: StepContext, own: Error) -> Error {
         let mut mine = Vec::new();
-        let all = self.member.collective.all();
+        let all = &mut self.member.collective.all;
         let header = context.header(Kind::Abort, 0).from_rank(all.rank());
         refusal::write(header, &own, &mut mine);
         match all.allgather(mine) {
@@ -573,7 +479,51 @@ fn dense_bytes(length: usize) -> u64 {
     (frame::HEADER_BYTES + 4 * length) as u64
 }
 
-/// No buffers, for so many groups.
-fn no_buffers(groups: usize) -> Vec<Buffers> {
-    (0..groups).map(|_| Buffers::default()).collect()
+/// What a rank has received about the items of a message, taken apart.
+enum Opened<'a> {
+    /// Frames by rank, and then in the order of the items, of which there are so many.
+    Frames(Vec<Frame<'a>>, usize),
+    /// On each item the words of its owner, and who that is.
+    Mean(Vec<(usize, DownlinkMessage<'a>)>),
+    /// Plain values of all ranks.
+    Plain,
+}
+
+impl<'a> Opened<'a> {
+    /// Takes apart what was received about items.
+    fn new(context: StepContext, items: &[Item], received: &'a Received) -> Result<Self> {
+        Ok(match received {
+            Received::Messages(messages) => {
+                Opened::Frames(context.skim(items, messages)?, items.len())
+            }
+            Received::Mean { answers, owners, .. } => {
+                let next = |reader: &mut Reader<'a>| Ok(Frame::split(reader)?.frame);
+                Opened::Mean(downlinks(context, items, owners, answers, next)?)
+            }
+            Received::Own(_) => Opened::Plain,
+        })
+    }
+
+    /// Lets a compressor read what it learns about the item at `index`, whose mean is given.
+    fn teach(
+        &self,
+        context: StepContext,
+        index: usize,
+        mean: &[f32],
+        compressor: &mut dyn Compressor,
+    ) -> Result<()> {
+        let (step, ranks) = (context.step, context.world_size);
+        let messages = match self {
+            Opened::Mean(downlinks) => {
+                let (owner, DownlinkMessage { summary, .. }) = downlinks[index];
+                let learnt = compressor.learn_from_summary(step, summary, mean);
+                return learnt.map_err(context.blame(owner));
+            }
+            Opened::Frames(frames, items) => {
+                frames.iter().skip(index).step_by(*items).map(Frame::compressed).collect()
+            }
+            Opened::Plain => vec![None; ranks],
+        };
+        compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })
+    }
 }

@@ -1,31 +1,228 @@
-//! One group of buckets on its way: the message that this rank sends about it, what all ranks sent, and
-//! the mean that comes of it.
+//! Buckets, and one group of them on its way: the message that this rank sends about it, what all ranks
+//! sent, and the mean that comes of it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::bucket::{Bucket, Item};
-use crate::collective::{Collective, Payload};
-use crate::compress::{Compressor, Feedback, plain::Plain};
-use crate::cpu::Stopwatch;
+use crate::collective::{Collective, Payload, Spare};
+use crate::compress::{Built, Compressor, Feedback};
 use crate::error::Awaited;
-use crate::levels::Levels;
+use crate::layout::BucketRange;
+use crate::reducer::Mail;
 use crate::refusal;
-use crate::traffic::Leg;
+use crate::support::{KnownZeros, Touched};
+use crate::traffic::{Leg, Stopwatch};
 use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Reader, floats};
-use crate::zeros::Zeros;
-use crate::{Error, Layout, Result};
+use crate::{Error, Gauge, Layout, Result, State};
 
 /// What one rank has of the exchange: its buckets, its residual, its end of the collective.
 pub(crate) struct Member {
     pub(crate) layout: Layout,
     pub(crate) buckets: Vec<Bucket>,
     pub(crate) feedback: Option<Feedback>,
-    pub(crate) collective: Levels,
-    pub(crate) zeros: Zeros,
+    pub(crate) collective: Ranks,
+    pub(crate) zeros: KnownZeros,
     /// Of each group, the buffers of its last messages.
     pub(crate) buffers: Vec<Buffers>,
+}
+
+/// All ranks, in groups of the same size that speak as one (`levels.rs`); of one each where every rank
+/// speaks for itself.
+pub(crate) struct Ranks {
+    /// Every rank by itself.
+    pub(crate) all: Box<dyn Collective>,
+    /// Ranks of a group.
+    pub(crate) group: usize,
+    /// Bytes that this rank has sent within its group since they were last asked for.
+    pub(crate) sent_within: u64,
+}
+
+impl Ranks {
+    /// Whether this rank sends what its group has to say.
+    pub(crate) fn speaks(&self) -> bool {
+        self.all.rank().is_multiple_of(self.group)
+    }
+}
+
+/// What it takes for a rank is a group.
+impl Collective for Ranks {
+    fn rank(&self) -> usize {
+        self.all.rank() / self.group
+    }
+
+    fn world_size(&self) -> usize {
+        self.all.world_size() / self.group
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.all.shares_memory()
+    }
+
+    fn divides(&self) -> bool {
+        self.all.divides()
+    }
+
+    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        if self.group == 1 { self.all.allgather(mine) } else { self.between(mine) }
+    }
+
+    fn alltoall(&mut self, mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
+        if self.group == 1 { self.all.alltoall(mine) } else { self.across(mine) }
+    }
+}
+
+/// A bucket of one rank: parameters that are reduced as one.
+pub(crate) struct Bucket {
+    /// Its elements in the flat gradient.
+    pub(crate) range: Range<usize>,
+    /// What its gradient is reduced by.
+    pub(crate) engine: Built,
+    /// What its reducer posts in a round, if it has one, and what came of it.
+    pub(crate) mail: Mail,
+    /// What its last messages spoke of, if they can be read by blocks.
+    pub(crate) touched: Option<Touched>,
+    /// Whether what it leaves unsent is kept as its residual, where the exchange keeps one; else it is dropped.
+    pub(crate) feeds_back: bool,
+}
+
+impl Bucket {
+    pub(crate) fn new(place: &BucketRange, built: Built, feeds_back: bool) -> Self {
+        let range = place.range.clone();
+        let engine = if range.is_empty() { Built::Plain } else { built };
+        let (mail, touched) = (Mail::default(), None);
+        let mut bucket = Self { range, engine, mail, touched, feeds_back };
+        if bucket.codec_mut().is_some_and(|compressor| compressor.sparse_blocks().is_some()) {
+            bucket.touched = Some(Touched::new(bucket.length()));
+        }
+        bucket
+    }
+
+    /// Elements.
+    pub(crate) fn length(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Its elements of a flat vector.
+    pub(crate) fn elements<'a>(&self, flat: &'a [f32]) -> &'a [f32] {
+        &flat[self.range.clone()]
+    }
+
+    /// Its elements of a flat vector, to be changed.
+    pub(crate) fn elements_mut<'a>(&self, flat: &'a mut [f32]) -> &'a mut [f32] {
+        &mut flat[self.range.clone()]
+    }
+
+    /// What encodes and decodes it, if that is one message.
+    pub(crate) fn codec(&self) -> Option<&dyn Compressor> {
+        match &self.engine {
+            Built::Codec(compressor) => Some(&**compressor),
+            _ => None,
+        }
+    }
+
+    /// Whether its values travel as f32 at every step.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.engine, Built::Plain)
+    }
+
+    /// The same as [`codec`](Self::codec), to encode with or to learn.
+    pub(crate) fn codec_mut(&mut self) -> Option<&mut (dyn Compressor + 'static)> {
+        match &mut self.engine {
+            Built::Codec(compressor) => Some(&mut **compressor),
+            _ => None,
+        }
+    }
+
+    /// Where the mean of what its reducer posted goes: so many zeros.
+    pub(crate) fn posted_mean(&mut self, length: usize) -> &mut [f32] {
+        self.mail.mean.clear();
+        self.mail.mean.resize(length, 0.0);
+        &mut self.mail.mean
+    }
+
+    /// What its compressor or reducer tells about the last step.
+    pub(crate) fn gauges(&self) -> &[Gauge] {
+        match &self.engine {
+            Built::Plain => &[],
+            Built::Codec(compressor) => compressor.gauges(),
+            Built::Reducer(reducer) => reducer.gauges(),
+        }
+    }
+
+    /// Ends a step's feedback: what buckets that feed back have left unsent is their residual now, and what others
+    /// have is dropped.
+    pub(crate) fn keep_unsent(buckets: &[Bucket], feedback: &mut Feedback) {
+        for bucket in buckets.iter().filter(|bucket| !bucket.feeds_back) {
+            bucket.elements_mut(feedback.due_mut()).fill(0.0);
+        }
+        feedback.commit();
+    }
+
+    /// Puts the entries of every compressor and reducer of those that are `owned` into `state`, under
+    /// `bucket.N/`.
+    pub(crate) fn save_all(buckets: &[Bucket], owned: &[bool], state: &mut State) {
+        for (number, bucket) in buckets.iter().enumerate().filter(|(number, _)| owned[*number]) {
+            let mut inner = State::default();
+            match &bucket.engine {
+                Built::Plain => continue,
+                Built::Codec(compressor) => compressor.save(&mut inner),
+                Built::Reducer(reducer) => reducer.save(&mut inner),
+            }
+            state.insert_scope(&format!("bucket.{number}"), inner);
+        }
+    }
+
+    /// Takes up what [`save_all`](Self::save_all) put there.
+    pub(crate) fn restore_all(buckets: &mut [Bucket], owned: &[bool], state: &State) -> Result<()> {
+        for (number, bucket) in buckets.iter_mut().enumerate().filter(|(number, _)| owned[*number])
+        {
+            let inner = || state.scope(&format!("bucket.{number}"));
+            match &mut bucket.engine {
+                Built::Plain => {}
+                Built::Codec(compressor) => compressor.restore(&inner())?,
+                Built::Reducer(reducer) => reducer.restore(&inner())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one frame of a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) bucket: usize,
+    /// Elements.
+    pub(crate) length: usize,
+    /// `Dense` for a bucket's gradient in whatever form, `Values` for what its reducer posted.
+    pub(crate) kind: Kind,
+    /// The round of the step.
+    pub(crate) round: u8,
+    /// Whether every rank sends plain f32.
+    pub(crate) plain: bool,
+}
+
+impl Item {
+    /// A bucket's gradient.
+    pub(crate) fn gradient(bucket: usize, held: &Bucket, plain: bool) -> Self {
+        let plain = plain || held.is_plain();
+        Self { bucket, length: held.length(), kind: Kind::Dense, round: 0, plain }
+    }
+
+    /// What a bucket's reducer posted in a round.
+    pub(crate) fn values(bucket: usize, length: usize, round: u8) -> Self {
+        Self { bucket, length, kind: Kind::Values, round, plain: true }
+    }
+
+    /// Bytes that a bucket's reducer posted in a round.
+    pub(crate) fn bytes(bucket: usize, round: u8) -> Self {
+        Self { bucket, length: 0, kind: Kind::Bytes, round, plain: true }
+    }
+
+    /// What reads messages about it; `None` when there are only plain ones.
+    pub(crate) fn decoder(self, buckets: &[Bucket]) -> Option<&dyn Compressor> {
+        buckets[self.bucket].codec().filter(|_| !self.plain)
+    }
 }
 
 /// One message about a group of buckets that is being exchanged.
@@ -116,12 +313,12 @@ impl GroupExchange<'_> {
     /// Overwrites elements of an item's mean, from `start` on.
     pub(crate) fn put(&mut self, item: Item, start: usize, values: &[[u8; 4]]) {
         let bucket = &mut self.member.buckets[item.bucket];
-        match bucket.mail_mut().filter(|_| item.kind == Kind::Values) {
-            Some(mail) => {
-                mail.mean.resize(item.length, 0.0);
-                floats::copy(values, &mut mail.mean[start..]);
+        match item.kind {
+            Kind::Values => {
+                bucket.mail.mean.resize(item.length, 0.0);
+                floats::copy(values, &mut bucket.mail.mean[start..]);
             }
-            None => self.member.zeros.put(bucket.range.start + start, values, self.gradient),
+            _ => self.member.zeros.put(bucket.range.start + start, values, self.gradient),
         }
     }
 
@@ -321,18 +518,21 @@ impl StepContext {
             return Ok(floats::mean_of(&parts, scale, mean));
         }
         mean.fill(0.0);
-        let plain = Plain { length };
         for (rank, Frame { header, payload }) in frames.enumerate() {
-            let decoder: &dyn Compressor = match (header.kind, decoder) {
-                (Kind::Compressed, Some(decoder)) => decoder,
+            let added = match (header.kind, decoder) {
+                (Kind::Compressed, Some(decoder)) => {
+                    decoder.decode_add(payload, part.start, 1.0, mean)
+                }
                 (Kind::Compressed, None) => {
                     // A compressed frame where this rank has only plain ones.
                     let expected = Header { kind: Kind::Dense, ..*header };
                     return Err(Error::OutOfStep { by: self.rank, expected, found: *header });
                 }
-                _ => &plain,
+                _ => floats::expect(payload, length)
+                    .map(|values| floats::add(&values[part.clone()], 1.0, mean))
+                    .map_err(Error::from),
             };
-            decoder.decode_add(payload, part.start, 1.0, mean).map_err(self.blame(rank))?;
+            added.map_err(self.blame(rank))?;
         }
         Ok(floats::scale_checked(mean, scale))
     }
@@ -355,7 +555,7 @@ impl StepContext {
                 mean.clear();
                 mean.resize(part.len(), 0.0);
                 self.mean_of(frames, decoder, length, part, mean)?;
-                floats::put_checked(mean, None, out)
+                floats::put_checked(mean, |_| false, out)
                     .ok_or_else(|| floats::first_non_finite(mean).unwrap_or(0))
             }
         };
@@ -395,34 +595,4 @@ pub(crate) struct Buffers {
     pub(crate) results: Spare,
     /// The mean of one piece of a shard.
     pub(crate) mean: Vec<f32>,
-}
-
-/// Messages of one kind that went out, oldest first, whose buffers are used again once no other rank
-/// reads them any more.
-///
-/// The youngest that all ranks have let go of is written over first: it is the one that a cache may
-/// still hold.
-#[derive(Debug, Default)]
-pub(crate) struct Spare(Vec<Payload>);
-
-impl Spare {
-    /// Messages that may still be read when the next is written. All ranks have read the one before the
-    /// last when the last is answered.
-    const KEPT: usize = 3;
-
-    /// An empty buffer.
-    pub(crate) fn take(&mut self) -> Vec<u8> {
-        let free = self.0.iter().rposition(Payload::is_unshared);
-        let mut buffer = free.and_then(|free| self.0.remove(free).reclaim()).unwrap_or_default();
-        buffer.clear();
-        buffer
-    }
-
-    /// Takes a message that was sent, to be used again.
-    pub(crate) fn keep(&mut self, sent: Option<Payload>) {
-        self.0.extend(sent);
-        if self.0.len() > Self::KEPT {
-            self.0.remove(0);
-        }
-    }
 }

@@ -26,21 +26,14 @@
 
 use crate::collective::{Collective, Payload};
 use crate::error::Awaited;
+use crate::group::Ranks;
 use crate::refusal;
 use crate::wire::{Frame, Header, Kind, Reader, floats};
 use crate::{Error, Result};
 
-/// All ranks, in groups of the same size; of one each where every rank speaks for itself.
-pub(crate) struct Levels {
-    all: Box<dyn Collective>,
-    group: usize,
-    /// Bytes sent within the group since they were last asked for.
-    sent_within: u64,
-}
-
-impl Levels {
+impl Ranks {
     /// Divides all ranks into groups.
-    pub(crate) fn new(all: Box<dyn Collective>, group: usize) -> Result<Self> {
+    pub(crate) fn in_groups(all: Box<dyn Collective>, group: usize) -> Result<Self> {
         let ranks = all.world_size();
         if !ranks.is_multiple_of(group) {
             let problem = format!(
@@ -50,36 +43,6 @@ impl Levels {
             return Err(Error::Topology { topology: "two-level", problem });
         }
         Ok(Self { all, group, sent_within: 0 })
-    }
-
-    /// Every rank by itself.
-    pub(crate) fn all(&mut self) -> &mut dyn Collective {
-        &mut *self.all
-    }
-
-    /// This rank's number among all.
-    pub(crate) fn number(&self) -> usize {
-        self.all.rank()
-    }
-
-    /// The number of ranks in all groups.
-    pub(crate) fn ranks(&self) -> usize {
-        self.all.world_size()
-    }
-
-    /// Ranks of a group.
-    pub(crate) fn group(&self) -> usize {
-        self.group
-    }
-
-    /// Whether this rank sends what its group has to say.
-    pub(crate) fn speaks(&self) -> bool {
-        self.place() == 0
-    }
-
-    /// Bytes that this rank has sent within its group since the last call.
-    pub(crate) fn take_sent_within(&mut self) -> u64 {
-        std::mem::take(&mut self.sent_within)
     }
 
     /// This rank's place in its group.
@@ -101,7 +64,7 @@ impl Levels {
         number: usize,
         values: &mut [f32],
     ) -> Result<Option<usize>> {
-        let (first, place, ranks) = (self.first(), self.place(), self.ranks());
+        let (first, place, ranks) = (self.first(), self.place(), self.all.world_size());
         let (rank, world_size, bucket) = (self.all.rank() as u16, ranks as u16, number as u32);
         let header = |kind| Header { kind, rank, world_size, step, bucket };
         let awaited = Awaited::Gradient { step };
@@ -178,8 +141,8 @@ impl Levels {
     }
 
     /// Gives each group its part of what this one says; what all groups have said to this one.
-    fn across(&mut self, parts: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
-        let (own, first, ranks) = (self.rank(), self.first(), self.ranks());
+    pub(crate) fn across(&mut self, parts: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
+        let (own, first, ranks) = (self.rank(), self.first(), self.all.world_size());
         let (awaited, mut mine, mut dealt) =
             (Awaited::Message, Vec::new(), vec![Vec::new(); ranks]);
         for (to, part) in parts.into_iter().enumerate() {
@@ -237,25 +200,9 @@ impl Levels {
         );
         Err(Error::Topology { topology: "two-level", problem })
     }
-}
 
-impl Collective for Levels {
-    fn rank(&self) -> usize {
-        self.all.rank() / self.group
-    }
-
-    fn world_size(&self) -> usize {
-        self.all.world_size() / self.group
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.all.shares_memory()
-    }
-
-    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
-        if self.group == 1 {
-            return self.all.allgather(mine);
-        }
+    /// Gives what this group says to every group; what all groups have said.
+    pub(crate) fn between(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         let groups = self.world_size();
         if self.all.divides() {
             return match Frame::refusal_of(&mine) {
@@ -284,13 +231,5 @@ impl Collective for Levels {
             self.sent_within += (self.group as u64 - 1) * bytes;
         }
         Ok(all)
-    }
-
-    fn divides(&self) -> bool {
-        self.all.divides()
-    }
-
-    fn alltoall(&mut self, mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
-        if self.group == 1 { self.all.alltoall(mine) } else { self.across(mine) }
     }
 }

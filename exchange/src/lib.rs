@@ -56,12 +56,9 @@
 #[macro_use]
 extern crate gradwire_registry;
 
-mod bucket;
 mod collective;
 mod compress;
 pub mod contract;
-#[doc(hidden)]
-pub mod cpu;
 mod error;
 mod exchange;
 mod group;
@@ -81,7 +78,6 @@ mod sync;
 mod topology;
 mod traffic;
 pub mod wire;
-mod zeros;
 
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
@@ -99,11 +95,12 @@ pub use schemes::SchemeConfig;
 pub use schemes::policy::{Policy, Rule};
 pub use schemes::scheme::Scheme;
 pub use state::{Entry, State};
-pub use support::Support;
+pub use support::{Gradient, Support};
 pub use topology::{Downlink, Topology, Wiring};
+#[doc(hidden)]
+pub use traffic::thread_time;
 pub use traffic::{Gauge, Leg, Operation, Traffic};
 pub use wire::frame::Header;
-pub use zeros::Gradient;
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -10,7 +10,6 @@ pub(crate) struct Distortion {
     /// Of each bucket: Σ g², Σ (g − ĝ)², Σ g·(g − ĝ). Added up in order of bucket, so that the
     /// order in which buckets were encoded makes no difference.
     sums: Vec<[f64; 3]>,
-    measured: bool,
     pending: Vec<f32>,
 }
 
@@ -38,27 +37,19 @@ impl Distortion {
             sums[1] += pending * pending;
             sums[2] += gradient * pending;
         }
-        self.measured = true;
         start.elapsed()
-    }
-
-    /// Forgets what has been measured of a step that will not be finished.
-    pub(crate) fn begin(&mut self) {
-        self.sums.fill([0.0; 3]);
-        self.measured = false;
     }
 
     /// Ends a step: appends `compression_error`, ‖ĝ − g‖² / ‖g‖², and `compression_cosine`, that
     /// of the angle between ĝ and g, if anything has been measured.
-    pub(crate) fn end(&mut self, gauges: &mut Vec<Gauge>) {
-        if !self.measured {
+    pub(crate) fn end(self, gauges: &mut Vec<Gauge>) {
+        if self.sums.is_empty() {
             return;
         }
         let mut total = [0.0; 3];
         for sums in &self.sums {
             total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
         }
-        self.begin();
         let [whole, error, shared] = total;
         // ĝ = g − (g − ĝ).
         let decoded = whole - 2.0 * shared + error;

@@ -14,7 +14,6 @@
 //! What is posted is framed, checksummed, numbered by step, bucket and round, counted to the byte,
 //! bounded in time, and known to the model of the network for what it is.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::collective::Payload;
@@ -154,7 +153,7 @@ impl Round<'_> {
     /// What each rank posted by [`allgather`](Self::allgather) in the round before, in order of
     /// rank. These bytes are a peer's: they may be anything.
     pub fn messages(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.mail.messages.iter().map(|(payload, part)| &payload[part.clone()])
+        self.mail.messages.iter().map(|payload| &**payload)
     }
 }
 
@@ -166,7 +165,7 @@ pub(crate) struct Mail {
     pub(crate) bytes: Vec<u8>,
     pub(crate) posts_bytes: bool,
     pub(crate) mean: Vec<f32>,
-    pub(crate) messages: Vec<(Payload, Range<usize>)>,
+    pub(crate) messages: Vec<Payload>,
     /// Whether the reducer has written the mean.
     pub(crate) done: bool,
 }
@@ -221,7 +220,7 @@ impl Alone {
             let posted = Arc::make_mut(&mut self.posted);
             posted.clone_from(&self.mail.bytes);
             let all = 0..posted.len();
-            self.mail.messages.push((Payload::within(&self.posted, all.clone()), all));
+            self.mail.messages.push(Payload::within(&self.posted, all));
         }
         self.mail.clear_posts();
         let (number, mail) = (self.number, &mut self.mail);
@@ -293,8 +292,7 @@ pub(crate) mod tests {
                 done += usize::from(reducer.reduce(&mut bucket, &mut turn)? == Next::Done);
                 posted[rank] = mail.values;
                 if mail.posts_bytes {
-                    let all = 0..mail.bytes.len();
-                    gathered.push((Payload::within(&Arc::new(mail.bytes), all.clone()), all));
+                    gathered.push(Payload::from(mail.bytes));
                 }
             }
             messages = gathered;

@@ -1,11 +1,10 @@
-//! What one exchange cost: bytes on the wire, time, and what compressors report about themselves.
+//! What one exchange cost: bytes on the wire, time, what of it a thread has computed, and what compressors report
+//! about themselves.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-
-use crate::cpu::Stopwatch;
 
 /// How the values of one gauge, from several buckets, become one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -212,12 +211,52 @@ impl Traffic {
     }
 }
 
+/// What has passed, and what this thread has computed of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stopwatch {
+    passed: Instant,
+    computed: Duration,
+}
+
+impl Stopwatch {
+    /// Begins to count.
+    pub(crate) fn start() -> Self {
+        Self { passed: Instant::now(), computed: thread_time() }
+    }
+
+    /// What has passed, and what the thread has computed, since it was started, on this thread.
+    pub(crate) fn read(&self) -> (Duration, Duration) {
+        (self.passed.elapsed(), thread_time().saturating_sub(self.computed))
+    }
+}
+
+/// What the processors have spent on the calling thread since it began. Two readings on one thread
+/// tell what lay between them, whatever else ran meanwhile; waiting costs nothing. Where the
+/// system has no such clock, the time that has passed, waiting included.
+#[cfg(unix)]
+pub fn thread_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    // The clock counts up from 0 and a second has 10⁹ nanoseconds.
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// What has passed: this system has no clock for a thread's own time.
+#[cfg(not(unix))]
+pub fn thread_time() -> Duration {
+    use std::sync::OnceLock;
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed()
+}
+
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+
     use super::*;
 
     #[test]
@@ -240,5 +279,18 @@ mod tests {
             let read: Gauge = toml::from_str(&text).unwrap();
             assert_eq!((read.name.as_ref(), read.value), (format!("x{number}").as_str(), 0.5));
         }
+    }
+
+    #[test]
+    fn computing_is_charged_and_sleeping_is_not() {
+        let before = thread_time();
+        std::thread::sleep(Duration::from_millis(30));
+        let slept = thread_time() - before;
+        assert!(slept < Duration::from_millis(15), "{slept:?}");
+        let mut sum = 0u64;
+        while thread_time() - before < slept + Duration::from_millis(5) {
+            sum = black_box(sum.wrapping_add(1));
+        }
+        assert!(sum > 0);
     }
 }

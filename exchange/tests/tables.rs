@@ -6,7 +6,7 @@
 mod common;
 
 use common::Random;
-use gradwire_exchange::schemes::aggregation_aware::{self, Rule};
+use gradwire_exchange::schemes::aggregation_aware::{self, SelectionRule};
 use gradwire_exchange::schemes::{alq, casq, optquant};
 use gradwire_exchange::{Compressor, Scheme, SchemeConfig, Seat, StepMessages};
 
@@ -132,7 +132,7 @@ impl HotCoordinates {
 }
 
 /// The mean of union/k over the later rounds, for each rule.
-fn unions(rules: &[Rule], ranks: usize) -> Vec<f64> {
+fn unions(rules: &[SelectionRule], ranks: usize) -> Vec<f64> {
     const LENGTH: usize = 40_000;
     const ROUNDS: u64 = 40;
     const SETTLING: u64 = 10;
@@ -182,11 +182,11 @@ fn unions_are_as_large_as_the_table_says() {
         (16, [9.06, 7.66, 4.84, 3.11, 5.11]),
     ] {
         let rules = [
-            Rule::Topk,
-            Rule::PrevUnion { p: 0.75 },
-            Rule::PrevUnion { p: 0.9 },
-            Rule::Mix { lambda: 4.0 / ranks as f64 },
-            Rule::Hysteresis { h: 2.0 },
+            SelectionRule::Topk,
+            SelectionRule::PrevUnion { p: 0.75 },
+            SelectionRule::PrevUnion { p: 0.9 },
+            SelectionRule::Mix { lambda: 4.0 / ranks as f64 },
+            SelectionRule::Hysteresis { h: 2.0 },
         ];
         let found = unions(&rules, ranks);
         println!("{ranks} ranks: {found:.2?}");

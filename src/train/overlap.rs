@@ -12,7 +12,7 @@ use crate::train::params::{Index, Params};
 use crate::train::timer::StepTimer;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use gradwire_exchange::cpu::thread_time;
+use gradwire_exchange::thread_time;
 use gradwire_exchange::{Exchange, Traffic};
 use gradwire_models::kernels::gradients::Gradients;
 use gradwire_models::kernels::handover::Contribution;

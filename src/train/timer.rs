@@ -3,7 +3,7 @@
 use crate::recipe::Device;
 use crate::record::Phases;
 use gradwire_exchange::Traffic;
-use gradwire_exchange::cpu::thread_time;
+use gradwire_exchange::thread_time;
 use std::time::{Duration, Instant};
 
 /// The seconds of one worker in one step, on two clocks.

@@ -72,15 +72,10 @@ impl Collective for Mesh {
                 mailbox.put(self.rank, mine.clone());
             }
         }
-        let mut all = vec![mine; self.mailboxes.len()];
-        let mailbox = &self.mailboxes[self.rank];
-        match mailbox.take_all(self.timeout, |from, theirs| all[from] = theirs) {
-            Ok(()) => Ok(all),
-            Err(missing) => {
-                self.end(missing);
-                Err(self.broken.insert(missing.error(self.rank, self.timeout)).clone())
-            }
-        }
+        self.mailboxes[self.rank].take_all(self.timeout, &mine).map_err(|missing| {
+            self.end(missing);
+            self.broken.insert(missing.error(self.rank, self.timeout)).clone()
+        })
     }
 }
 
@@ -167,13 +162,13 @@ impl Mailbox {
         self.lock().awaited = true;
     }
 
-    /// Takes one message of every other rank and hands it to `take`, in order of rank; none when
+    /// Takes one message of every other rank, in order of rank, the owner's own being `mine`; none when
     /// one will never come, or has not come within `timeout`. What a rank sent before it ended counts.
     pub(super) fn take_all(
         &self,
         timeout: Duration,
-        mut take: impl FnMut(usize, Payload),
-    ) -> Result<(), Missing> {
+        mine: &Payload,
+    ) -> Result<Vec<Payload>, Missing> {
         let start = Instant::now();
         let mut messages = self.lock();
         while let Some(lacking) = messages.lacking(self.owner) {
@@ -187,12 +182,8 @@ impl Mailbox {
             messages = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         messages.awaited = false;
-        for (from, queue) in messages.queues.iter_mut().enumerate() {
-            if let Some(message) = queue.pop_front() {
-                take(from, message);
-            }
-        }
-        Ok(())
+        let queues = messages.queues.iter_mut();
+        Ok(queues.map(|queue| queue.pop_front().unwrap_or_else(|| mine.clone())).collect())
     }
 
     /// The first rank that the owner is waiting for.

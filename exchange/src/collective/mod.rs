@@ -74,6 +74,36 @@ impl Deref for Payload {
     }
 }
 
+/// Messages of one kind that went out, oldest first, whose buffers are used again once no other rank
+/// reads them any more.
+///
+/// The youngest that all ranks have let go of is written over first: it is the one that a cache may
+/// still hold.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Vec<Payload>);
+
+impl Spare {
+    /// Messages that may still be read when the next is written. All ranks have read the one before the
+    /// last when the last is answered.
+    const KEPT: usize = 3;
+
+    /// An empty buffer.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let free = self.0.iter().rposition(Payload::is_unshared);
+        let mut buffer = free.and_then(|free| self.0.remove(free).reclaim()).unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    /// Takes a message that was sent, to be used again.
+    pub(crate) fn keep(&mut self, sent: Option<Payload>) {
+        self.0.extend(sent);
+        if self.0.len() > Self::KEPT {
+            self.0.remove(0);
+        }
+    }
+}
+
 /// A group of ranks that exchange messages in lock step: every rank makes the same calls in the
 /// same order.
 ///

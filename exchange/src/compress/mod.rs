@@ -11,7 +11,6 @@ pub(crate) mod histogram;
 pub(crate) mod ladder;
 pub(crate) mod levels;
 pub(crate) mod moments;
-pub(crate) mod plain;
 pub(crate) mod ratio;
 pub(crate) mod rounding;
 pub(crate) mod scheme;

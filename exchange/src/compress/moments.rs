@@ -68,14 +68,6 @@ pub(crate) fn moments(values: &[f32]) -> Moments {
     Moments { count: values.len(), sum: total, squares }
 }
 
-/// How many are not zero.
-pub(crate) fn nonzeros(values: &[f32]) -> usize {
-    let count = |block: &[f32]| {
-        block.iter().fold(0u32, |count, value| count + u32::from(*value != 0.0)) as usize
-    };
-    wide!(values.chunks(1 << 16).map(count).sum())
-}
-
 /// The largest magnitude; 0 of none.
 pub(crate) fn largest(values: &[f32]) -> f32 {
     // Bits of magnitudes order as the magnitudes do, and integers have a vector maximum.
@@ -193,6 +185,7 @@ pub(crate) fn log_sum(values: &[f32], floor: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::exceedances::count_above;
     use crate::rng::Stream;
 
     fn values(length: usize) -> Vec<f32> {
@@ -230,7 +223,7 @@ mod tests {
                     assert_eq!(tail.moments.sum.to_bits(), with_squares.moments.sum.to_bits());
                 }
             }
-            assert_eq!(nonzeros(&values), length);
+            assert_eq!(count_above(&values, 0.0), length);
             close(squares_about(&values, 0.5), wide.iter().map(|a| (a - 0.5) * (a - 0.5)).sum());
             if length > 1 {
                 let mean = found.mean();
@@ -239,7 +232,7 @@ mod tests {
                 assert!((found.variance() - variance).abs() <= 1e-11 * variance);
             }
         }
-        assert_eq!(nonzeros(&[0.0, -0.0, 1.0]), 1);
+        assert_eq!(count_above(&[0.0, -0.0, 1.0], 0.0), 1);
     }
 
     #[test]

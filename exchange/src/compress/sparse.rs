@@ -8,8 +8,7 @@
 //! | … | their positions (`wire/indices.rs`) |
 use super::values::{Sender, Values};
 use super::{Compressor, Encoded, Seat, StepEnd};
-use crate::wire::values::Format;
-use crate::wire::{Read, Reader, indices, put_count};
+use crate::wire::{Format, Read, Reader, indices, put_count};
 use crate::{Gauge, Result, State};
 
 /// What a sparse message was like: `kept`, `index_bits` and `index_bound` (per kept element: what the

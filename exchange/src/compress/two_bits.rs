@@ -21,8 +21,7 @@
 
 use half::bf16;
 
-use crate::wire::values::Format;
-use crate::wire::{Fault, Read, Reader};
+use crate::wire::{Fault, Format, Read, Reader};
 
 /// Values that share two magnitudes.
 pub(super) const BLOCK: usize = 64;

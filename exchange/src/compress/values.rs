@@ -48,8 +48,7 @@ use super::two_bits::{self, TwoBits};
 use super::{Law, Seat};
 use crate::Result;
 use crate::rng::Stream;
-use crate::wire::values::Format;
-use crate::wire::{Read, Reader, codes};
+use crate::wire::{Format, Read, Reader, codes};
 
 /// How values are sent: `"f32"`, `"f16"`, `"bf16"`, `"2bit"`, or by a quantiser, such as
 /// `{ kind = "qsgd", levels = 1 }`.

@@ -1,14 +1,13 @@
 //! Writing what a rank sends first about a group of buckets.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::Exchange;
-use crate::bucket::{Bucket, Engine, Item};
-use crate::compress::{Compressor, Encoded, Feedback};
-use crate::cpu::Stopwatch;
-use crate::group::{Member, StepContext};
+use crate::compress::{Built, Compressor, Encoded, Feedback};
+use crate::group::{Bucket, Item, Member, StepContext};
 use crate::measure::Distortion;
-use crate::traffic::Leg;
+use crate::traffic::{Leg, Stopwatch};
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Kind, floats};
 use crate::{Error, Result};
@@ -92,7 +91,7 @@ impl Exchange {
             let bucket = &self.member.buckets[*number];
             let item = Item::gradient(*number, bucket, !compresses);
             match bucket.engine {
-                Engine::Rounds(..) if compresses => outgoing.reduced.push(*number),
+                Built::Reducer(_) if compresses => outgoing.reduced.push(*number),
                 _ if item.plain && apart => outgoing.plain.push(item),
                 _ => outgoing.items.push(item),
             }
@@ -145,9 +144,9 @@ impl Exchange {
             return group.iter().all(|number| {
                 let bucket = &self.member.buckets[*number];
                 let checks = match &bucket.engine {
-                    Engine::Plain => true,
-                    Engine::Codec(compressor) => compressor.checks(),
-                    Engine::Rounds(..) => false,
+                    Built::Plain => true,
+                    Built::Codec(compressor) => compressor.checks(),
+                    Built::Reducer(_) => false,
                 };
                 checks || floats::all_finite(bucket.elements(gradient))
             });
@@ -169,19 +168,18 @@ impl Exchange {
         out: &mut Vec<u8>,
     ) -> Option<Duration> {
         let mut measuring = Duration::ZERO;
-        let measures = self.policy.measures(context.step);
-        let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
         let member = &mut self.member;
         for item in items {
             let bucket = &mut member.buckets[item.bucket];
             let due = member.feedback.as_ref().map(Feedback::due);
             // What an earlier gradient has left over may lie anywhere.
-            let words = member.zeros.words(&bucket.range).filter(|_| due.is_none());
-            let source = bucket.elements(due.unwrap_or(gradient));
+            let zeros = due.is_none().then_some(&member.zeros);
+            let (range, source) = (bucket.range.clone(), bucket.elements(due.unwrap_or(gradient)));
             let open = context.header_of(Kind::Dense, *item).open(out);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
             if let Some(compressor) = bucket.codec_mut().filter(|_| !item.plain) {
+                let words = zeros.and_then(|zeros| zeros.words(&range));
                 let blocks = words.zip(compressor.sparse_blocks());
                 let encoded = match blocks {
                     Some((words, blocks)) => blocks.encode_within(source, words, context.step, out),
@@ -193,18 +191,21 @@ impl Exchange {
                 } else {
                     kind = Kind::Compressed;
                 }
-                if measures {
+                if let Some(distortion) = &mut self.distortion {
                     let message = (kind == Kind::Compressed).then(|| &out[payload_at..]);
-                    measuring +=
-                        measure(&mut self.distortion, item.bucket, compressor, source, message);
+                    measuring += measure(distortion, item.bucket, compressor, source, message);
                 }
             }
             if kind == Kind::Dense {
-                checksum = Some(floats::put_checked(source, words, out)?);
+                let at = range.start;
+                let zero = |part: Range<usize>| {
+                    zeros.is_some_and(|zeros| zeros.are_all(at + part.start..at + part.end))
+                };
+                checksum = Some(floats::put_checked(source, zero, out)?);
             }
             if let Some(feedback) = &mut member.feedback {
                 let message = (kind == Kind::Compressed).then(|| &out[payload_at..]);
-                subtract_sent(feedback, bucket, message, masks);
+                subtract_sent(feedback, bucket, message, self.masks);
             }
             match checksum {
                 Some(checksum) => open.close_with(kind, &checksum, out),
@@ -217,7 +218,7 @@ impl Exchange {
     /// What local clipping multiplies this rank's gradient by.
     fn clipping(&self, gradient: &[f32]) -> f32 {
         let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
-        let limit = limit / (self.member.collective.ranks() as f64).sqrt();
+        let limit = limit / (self.member.collective.all.world_size() as f64).sqrt();
         let norm = floats::norm(gradient);
         if norm > limit { (limit / norm) as f32 } else { 1.0 }
     }
@@ -240,7 +241,7 @@ impl Exchange {
             .find_map(|(corrected, values)| Some((corrected, first(values)?)))
             .expect("invariant: a value was seen to be non-finite");
         let (parameter, index) = self.member.layout.name(position);
-        let (rank, step) = (self.member.collective.number(), context.step);
+        let (rank, step) = (self.member.collective.all.rank(), context.step);
         Error::NonFinite { rank, step, corrected, parameter, index }
     }
 }

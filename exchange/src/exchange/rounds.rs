@@ -2,13 +2,11 @@
 //! of them read what came of it, until the last is done.
 
 use super::Exchange;
-use crate::bucket::{Engine, Item};
 use crate::collective::Collective;
-use crate::compress::Feedback;
-use crate::cpu::Stopwatch;
-use crate::group::StepContext;
+use crate::compress::{Built, Feedback};
+use crate::group::{Bucket, Item, StepContext};
 use crate::reducer::{BucketGradient, Next, Round};
-use crate::traffic::{Leg, Operation};
+use crate::traffic::{Leg, Operation, Stopwatch};
 use crate::wire::{Frame, Kind, Reader, floats};
 use crate::{Error, Result, Traffic};
 
@@ -32,11 +30,9 @@ impl Exchange {
             let bucket = &mut self.member.buckets[*number];
             // What a reducer writes may lie anywhere in its bucket.
             self.member.zeros.note(&bucket.range, None);
-            if let Some(mail) = bucket.mail_mut() {
-                mail.begin();
-            }
+            bucket.mail.begin();
         }
-        let due = self.note_due(context, reduced, gradient);
+        let due = self.note_due(reduced, gradient);
         for round in 0..=u8::MAX {
             let computing = Stopwatch::start();
             let turned = self.turn(context, reduced, round, gradient);
@@ -69,7 +65,7 @@ impl Exchange {
                 self.carry_bytes(context, &items, bytes, mine, traffic)?;
             }
         }
-        let (rank, step) = (self.member.collective.number(), context.step);
+        let (rank, step) = (self.member.collective.all.rank(), context.step);
         let reason = "a reducer wants more than 256 rounds".to_string();
         Err(self.refuse(context, Error::Aborted { rank, step, reason }))
     }
@@ -86,15 +82,14 @@ impl Exchange {
         let mut again = false;
         for number in reduced {
             let due = self.member.feedback.as_mut().map(Feedback::due_mut);
-            let bucket = &mut self.member.buckets[*number];
-            let range = bucket.range.clone();
-            let Engine::Rounds(reducer, mail) = &mut bucket.engine else { continue };
+            let Bucket { engine, mail, range, .. } = &mut self.member.buckets[*number];
+            let Built::Reducer(reducer) = engine else { continue };
             if mail.done {
                 continue;
             }
             mail.clear_posts();
             let due = due.map(|due| &mut due[range.clone()]);
-            let mut values = BucketGradient::new(&mut gradient[range], due);
+            let mut values = BucketGradient::new(&mut gradient[range.clone()], due);
             let mut turn = Round { step, number: round, rank, world_size, mail };
             match reducer.reduce(&mut values, &mut turn)? {
                 Next::Again => again = true,
@@ -129,22 +124,22 @@ impl Exchange {
     ) -> Result<[Option<Posted>; 2]> {
         let (mut values, mut bytes) = (Vec::new(), Vec::new());
         let buffers = &mut self.member.buffers[group];
-        let mails = || reduced.iter().filter_map(|number| self.member.buckets[*number].mail());
+        let mails = || reduced.iter().map(|number| &self.member.buckets[*number].mail);
         let (posts_values, posts_bytes) =
             (mails().any(|mail| mail.posts_values), mails().any(|mail| mail.posts_bytes));
         let mut floats_out = if posts_values { buffers.plain.take() } else { Vec::new() };
         let mut bytes_out = if posts_bytes { buffers.bytes.take() } else { Vec::new() };
         for number in reduced {
-            let Some(mail) = self.member.buckets[*number].mail_mut() else { continue };
+            let mail = &mut self.member.buckets[*number].mail;
             if mail.posts_values {
                 let item = Item::values(*number, mail.values.len(), round);
                 let open = context.header_of(Kind::Values, item).open(&mut floats_out);
-                let Some(checksum) = floats::put_checked(&mail.values, None, &mut floats_out)
+                let Some(checksum) = floats::put_checked(&mail.values, |_| false, &mut floats_out)
                 else {
                     let reason = format!(
                         "what is to be averaged in round {round} of bucket {number} is not finite"
                     );
-                    let (rank, step) = (self.member.collective.number(), context.step);
+                    let (rank, step) = (self.member.collective.all.rank(), context.step);
                     return Err(Error::Aborted { rank, step, reason });
                 };
                 open.close_with(Kind::Values, &checksum, &mut floats_out);
@@ -204,18 +199,15 @@ impl Exchange {
         }
         context.open(items, &all)?;
         for item in items {
-            if let Some(mail) = self.member.buckets[item.bucket].mail_mut() {
-                mail.messages.clear();
-            }
+            self.member.buckets[item.bucket].mail.messages.clear();
         }
         for message in &all {
             let mut reader = Reader::new(message);
             for item in items {
                 let payload = Frame::split(&mut reader)?.frame.payload.len();
                 let end = message.len() - reader.rest().len();
-                if let Some(mail) = self.member.buckets[item.bucket].mail_mut() {
-                    mail.messages.push((message.clone(), end - payload..end));
-                }
+                let messages = &mut self.member.buckets[item.bucket].mail.messages;
+                messages.push(message.slice(end - payload..end));
             }
         }
         self.member.buffers[leg.group].bytes.keep(all.into_iter().nth(context.rank));
@@ -225,13 +217,8 @@ impl Exchange {
     }
 
     /// At a step at which the compression error is measured: what each bucket has to send.
-    fn note_due(
-        &mut self,
-        context: StepContext,
-        reduced: &[usize],
-        gradient: &[f32],
-    ) -> Vec<Vec<f32>> {
-        if !self.policy.measures(context.step) {
+    fn note_due(&self, reduced: &[usize], gradient: &[f32]) -> Vec<Vec<f32>> {
+        if self.distortion.is_none() {
             return Vec::new();
         }
         let due = self.member.feedback.as_ref().map_or(gradient, Feedback::due);
@@ -240,17 +227,18 @@ impl Exchange {
 
     /// Measures how much of that, where it was noted, was left unsent.
     fn measure_rounds(&mut self, reduced: &[usize], due: &[Vec<f32>], gradient: &[f32]) {
+        let Some(distortion) = &mut self.distortion else { return };
         let left = self.member.feedback.as_ref().map(Feedback::due);
         for (number, due) in reduced.iter().zip(due) {
             let bucket = &self.member.buckets[*number];
             match left {
                 Some(left) => {
                     let left = bucket.elements(left);
-                    self.distortion.add(*number, due, |unsent| unsent.copy_from_slice(left));
+                    distortion.add(*number, due, |unsent| unsent.copy_from_slice(left));
                 }
                 None => {
                     let mean = bucket.elements(gradient);
-                    self.distortion.add(*number, due, |unsent| {
+                    distortion.add(*number, due, |unsent| {
                         unsent.iter_mut().zip(mean).for_each(|(unsent, mean)| *unsent -= mean);
                     });
                 }

@@ -363,7 +363,7 @@ impl fmt::Display for Link {
 /// The keys of a link written as a table; what is absent is as the preset has it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct LinkTable {
     preset: Option<String>,
     #[serde(default, deserialize_with = "quantity::de_bandwidth")]
     bandwidth: Option<f64>,
@@ -387,7 +387,7 @@ struct Table {
     server: Option<ServerHost>,
 }
 
-impl Table {
+impl LinkTable {
     fn link(self) -> Result<Link> {
         let base = match (&self.preset, self.bandwidth) {
             (Some(preset), _) => base(preset)?,
@@ -418,8 +418,8 @@ impl Table {
 
 impl<'de> Deserialize<'de> for Link {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
-        impl<'de> Visitor<'de> for Written {
+        struct LinkVisitor;
+        impl<'de> Visitor<'de> for LinkVisitor {
             type Value = Link;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -431,11 +431,11 @@ impl<'de> Deserialize<'de> for Link {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Link, A::Error> {
-                let table = Table::deserialize(MapAccessDeserializer::new(map))?;
+                let table = LinkTable::deserialize(MapAccessDeserializer::new(map))?;
                 table.link().map_err(de::Error::custom)
             }
         }
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(LinkVisitor)
     }
 }
 

@@ -32,7 +32,7 @@
 mod memory;
 mod rule;
 use memory::Memory;
-pub use rule::Rule;
+pub use rule::SelectionRule;
 
 use crate::compress::ratio::Ratio;
 use crate::compress::select::Selector;
@@ -52,7 +52,7 @@ settings! {
         /// elements max(1, round(ratio·n)); or a falling one. Default 0.01.
         pub ratio: Ratio = 0.01.into(),
         /// The rule of selection. Default `{ by = "prev-union", p = 0.75 }`.
-        pub rule: Rule = Rule::default(),
+        pub rule: SelectionRule = SelectionRule::default(),
         /// How the values are sent: `f32`, `f16`, `bf16`, `2bit`, or quantised, such as
         /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
         pub values: Values = Values::default(),
@@ -94,7 +94,7 @@ impl Scheme for Config {
 
     fn examples() -> Vec<Self> {
         let values = QsgdValues { levels: 1, ..QsgdValues::default() }.into();
-        let exact = [Rule::Mix { lambda: 0.5 }, Rule::Hysteresis { h: 2.0 }];
+        let exact = [SelectionRule::Mix { lambda: 0.5 }, SelectionRule::Hysteresis { h: 2.0 }];
         let exact = exact.map(|rule| Self { rule, ..Self::default() });
         [&exact[..], &[Self { values, ..Self::default() }]].concat()
     }
@@ -137,15 +137,15 @@ impl AggregationAware {
         let Self { memory, selector, inside, selected, .. } = self;
         let (rule, union) = match memory.union() {
             Some(union) => (self.config.rule, union),
-            None => (Rule::Topk, &[][..]),
+            None => (SelectionRule::Topk, &[][..]),
         };
         match rule {
-            Rule::Topk => copy(selector.largest(gradient, k), selected),
-            Rule::PrevUnion { p } => {
-                copy(selector.largest_among(gradient, union, Rule::places(p, k)), inside);
+            SelectionRule::Topk => copy(selector.largest(gradient, k), selected),
+            SelectionRule::PrevUnion { p } => {
+                copy(selector.largest_among(gradient, union, SelectionRule::places(p, k)), inside);
                 self.fill_up(gradient, k);
             }
-            Rule::Mix { .. } | Rule::Hysteresis { .. } => {
+            SelectionRule::Mix { .. } | SelectionRule::Hysteresis { .. } => {
                 copy(gradient, &mut self.scores);
                 score(rule, &mut self.scores, union, memory);
                 copy(selector.largest(&self.scores, k), selected);
@@ -171,15 +171,15 @@ impl AggregationAware {
 }
 
 /// Turns elements into what the rule compares.
-fn score(rule: Rule, scores: &mut [f32], union: &[u32], memory: &Memory) {
+fn score(rule: SelectionRule, scores: &mut [f32], union: &[u32], memory: &Memory) {
     match rule {
-        Rule::Mix { lambda } => {
+        SelectionRule::Mix { lambda } => {
             for (position, sum) in union.iter().zip(&memory.sums) {
                 let score = &mut scores[*position as usize];
                 *score = score.abs() + lambda as f32 * sum.abs();
             }
         }
-        Rule::Hysteresis { h } => {
+        SelectionRule::Hysteresis { h } => {
             union.iter().for_each(|position| scores[*position as usize] *= h as f32);
         }
         _ => {}

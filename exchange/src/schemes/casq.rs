@@ -67,8 +67,7 @@ use crate::compress::{
     Built, Compressor, Encoded, Law, Properties, Seat, Soundness, StepEnd, StepMessages,
 };
 use crate::rng::Stream;
-use crate::wire::values::Format;
-use crate::wire::{Fault, Read, Reader, codes, huffman};
+use crate::wire::{Fault, Format, Read, Reader, codes, huffman};
 use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, Scheme, State};
 
 /// What the message is to be like.

@@ -16,9 +16,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Scheme;
-use crate::compress::plain::Plain;
-use crate::compress::{Built, Law, Properties, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
+use crate::wire::floats;
+use crate::{Result, Scheme};
 
 /// The settings of `dense`: none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -44,5 +44,26 @@ impl Scheme for Config {
 
     fn build(&self, seat: &Seat) -> Built {
         Built::codec(Plain { length: seat.length })
+    }
+}
+
+/// Every element as a little-endian f32.
+struct Plain {
+    length: usize,
+}
+
+impl Compressor for Plain {
+    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
+        floats::put(gradient, out);
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
+        floats::add(&floats::expect(wire, self.length)?[start..start + sum.len()], weight, sum);
+        Ok(())
+    }
+
+    fn reads_ranges(&self) -> bool {
+        true
     }
 }

@@ -27,7 +27,7 @@ use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
-use crate::wire::values::Format;
+use crate::wire::Format;
 use crate::{Gauge, Policy, Result, Scheme};
 
 settings! {

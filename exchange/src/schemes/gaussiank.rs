@@ -27,7 +27,7 @@ use crate::compress::sparse::Sparsifier;
 use crate::compress::special::normal_quantile;
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{Built, Law, Properties, Seat, Soundness};
-use crate::wire::values::Format;
+use crate::wire::Format;
 use crate::{Result, Scheme};
 
 /// How often a threshold is tried.

@@ -153,7 +153,7 @@ fn add_f16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
     if let Some(simd) = pulp::x86::V4::try_new() {
         let (sixteens, rest) = words.as_chunks();
         let (sums, sums_rest) = sum.as_chunks_mut();
-        let finite = simd.vectorize(avx512::Add { simd, words: sixteens, weight, sums });
+        let finite = simd.vectorize(avx512::AddHalves { simd, words: sixteens, weight, sums });
         return finite & add(rest, F16_INFINITY, from_f16, weight, sums_rest);
     }
     add(words, F16_INFINITY, from_f16, weight, sum)
@@ -177,7 +177,7 @@ fn to_f16(values: &[f32], words: &mut [[u8; 2]]) {
     if let Some(simd) = pulp::x86::V4::try_new() {
         let (sixteens, rest) = values.as_chunks();
         let (halves, halves_rest) = words.as_chunks_mut();
-        simd.vectorize(avx512::Round { simd, values: sixteens, halves });
+        simd.vectorize(avx512::RoundToHalf { simd, values: sixteens, halves });
         return to_each(rest, halves_rest, f16);
     }
     wide!(to_each(values, words, f16));
@@ -194,13 +194,13 @@ mod avx512 {
     const LANES: usize = 16;
 
     /// The simple form is [`to_each`](super::to_each) by [`f16`](super::f16).
-    pub(super) struct Round<'a> {
+    pub(super) struct RoundToHalf<'a> {
         pub(super) simd: pulp::x86::V4,
         pub(super) values: &'a [[f32; LANES]],
         pub(super) halves: &'a mut [[[u8; 2]; LANES]],
     }
 
-    impl pulp::NullaryFnOnce for Round<'_> {
+    impl pulp::NullaryFnOnce for RoundToHalf<'_> {
         type Output = ();
 
         #[inline(always)]
@@ -219,14 +219,14 @@ mod avx512 {
     }
 
     /// The simple form is [`add`](super::add) by [`from_f16`](super::from_f16).
-    pub(super) struct Add<'a> {
+    pub(super) struct AddHalves<'a> {
         pub(super) simd: pulp::x86::V4,
         pub(super) words: &'a [[[u8; 2]; LANES]],
         pub(super) weight: f32,
         pub(super) sums: &'a mut [[f32; LANES]],
     }
 
-    impl pulp::NullaryFnOnce for Add<'_> {
+    impl pulp::NullaryFnOnce for AddHalves<'_> {
         type Output = bool;
 
         #[inline(always)]
@@ -301,7 +301,7 @@ fn from_bf16(word: u16) -> f32 {
 mod tests {
     use super::*;
     use crate::compress::testing::bits;
-    use crate::wire::values::Format;
+    use crate::wire::Format;
 
     #[test]
     fn words_are_widened_together_as_they_are_alone() {

@@ -30,8 +30,7 @@
 //! Only zeros with a plus sign are left out, so that decoding gives back every bit.
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness, SparseBlocks};
 use crate::simd::wide;
-use crate::wire::values::Format;
-use crate::wire::{Fault, Reader, floats, indices};
+use crate::wire::{Fault, Format, Reader, floats, indices};
 use crate::{Result, Scheme, support};
 
 /// Elements of a block: as in a gradient's [`Support`](crate::Support).

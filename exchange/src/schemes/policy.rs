@@ -258,12 +258,6 @@ impl Policy {
     fn refuse(key: &'static str, value: f64, wanted: &'static str) -> Error {
         Error::Config { scheme: None, key, value: value.to_string(), wanted }
     }
-
-    /// Whether the compression error is measured at `step`.
-    pub(crate) fn measures(&self, step: u64) -> bool {
-        let every = self.measure_every.unwrap_or(0);
-        every > 0 && (step == 1 || step.is_multiple_of(every))
-    }
 }
 
 impl Rule {

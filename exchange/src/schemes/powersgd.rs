@@ -55,7 +55,7 @@ use crate::compress::{Built, Law, Properties, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::rng::Stream;
 use crate::wire::Fault;
-use crate::wire::values::Format;
+use crate::wire::Format;
 use crate::{Entry, Gauge, Policy, Result, Scheme, State};
 
 mod kernels;
@@ -309,61 +309,38 @@ impl Powersgd {
     }
 }
 
-impl Powersgd {
-    /// Posts P and what is not compressed.
-    fn post_front(&mut self, round: &mut Round<'_>) {
-        let (p, plain) = self.front.split_at(self.division.numbers.0);
-        match self.factors {
-            Format::F32 => round.allreduce(&self.front),
-            format => {
-                if !p.is_empty() {
-                    post_rounded(format, p, &mut self.bytes, round);
-                }
-                if !plain.is_empty() {
-                    round.allreduce(plain);
-                }
-            }
-        }
+/// Posts numbers, of which so many first are `factors` and travel in this format; the others are as they are.
+fn post(
+    format: Format,
+    numbers: &[f32],
+    factors: usize,
+    bytes: &mut Vec<u8>,
+    round: &mut Round<'_>,
+) {
+    if format == Format::F32 {
+        return round.allreduce(numbers);
     }
-
-    /// Posts Q.
-    fn post_next(&mut self, round: &mut Round<'_>) {
-        match self.factors {
-            Format::F32 => round.allreduce(&self.next),
-            format => post_rounded(format, &self.next, &mut self.bytes, round),
-        }
+    let (factors, plain) = numbers.split_at(factors);
+    if !factors.is_empty() {
+        bytes.clear();
+        format.put(factors.iter().copied(), bytes);
+        round.allgather(bytes);
     }
+    if !plain.is_empty() {
+        round.allreduce(plain);
+    }
+}
 
-    /// Takes the mean of what all ranks posted by [`post_front`](Self::post_front).
-    fn read_front(&mut self, round: &Round<'_>) -> Result<()> {
-        if self.factors == Format::F32 {
-            self.front.copy_from_slice(round.mean());
-            return Ok(());
-        }
-        let (p, plain) = self.front.split_at_mut(self.division.numbers.0);
+/// Overwrites numbers by the mean of what all ranks posted by [`post`], added up in order of rank.
+fn read(format: Format, numbers: &mut [f32], factors: usize, round: &Round<'_>) -> Result<()> {
+    if format == Format::F32 {
+        numbers.copy_from_slice(round.mean());
+        return Ok(());
+    }
+    let (numbers, plain) = numbers.split_at_mut(factors);
+    if !plain.is_empty() {
         plain.copy_from_slice(round.mean());
-        read_rounded(self.factors, round, p)
     }
-
-    /// Takes the mean of what all ranks posted by [`post_next`](Self::post_next).
-    fn read_next(&mut self, round: &Round<'_>) -> Result<()> {
-        if self.factors == Format::F32 {
-            self.next.copy_from_slice(round.mean());
-            return Ok(());
-        }
-        read_rounded(self.factors, round, &mut self.next)
-    }
-}
-
-/// Posts numbers for every rank to read, in a format of 16 bits.
-fn post_rounded(format: Format, numbers: &[f32], bytes: &mut Vec<u8>, round: &mut Round<'_>) {
-    bytes.clear();
-    format.put(numbers.iter().copied(), bytes);
-    round.allgather(bytes);
-}
-
-/// Overwrites numbers by the mean of what all ranks posted, added up in order of rank.
-fn read_rounded(format: Format, round: &Round<'_>, numbers: &mut [f32]) -> Result<()> {
     let (size, share) = (format.bytes(), 1.0 / round.world_size() as f32);
     numbers.fill(0.0);
     for message in round.messages() {
@@ -385,22 +362,23 @@ fn read_rounded(format: Format, round: &Round<'_>, numbers: &mut [f32]) -> Resul
 
 impl Reducer for Powersgd {
     fn reduce(&mut self, bucket: &mut BucketGradient<'_>, round: &mut Round<'_>) -> Result<Next> {
+        let (p, q) = self.division.numbers;
         match round.number() {
             0 => {
                 self.begin(round.step());
                 self.left(bucket.due());
-                self.post_front(round);
+                post(self.factors, &self.front, p, &mut self.bytes, round);
                 return Ok(Next::Again);
             }
             1 => {
-                self.read_front(round)?;
+                read(self.factors, &mut self.front, p, round)?;
                 if !self.division.matrices.is_empty() {
                     self.right(bucket.due());
-                    self.post_next(round);
+                    post(self.factors, &self.next, q, &mut self.bytes, round);
                     return Ok(Next::Again);
                 }
             }
-            _ => self.read_next(round)?,
+            _ => read(self.factors, &mut self.next, q, round)?,
         }
         let (mean, unsent) = bucket.parts_mut();
         self.finish(mean, unsent);

@@ -34,8 +34,7 @@ use crate::compress::values::{Arriving, Coding, QsgdValues, Sender, Values};
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
-use crate::wire::values::Format;
-use crate::wire::{Reader, put_count};
+use crate::wire::{Format, Reader, put_count};
 use crate::{Gauge, Result, Scheme};
 
 settings! {

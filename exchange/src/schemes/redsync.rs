@@ -23,7 +23,7 @@ use crate::compress::ratio::Ratio;
 use crate::compress::sparse::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{Built, Law, Properties, Seat, Soundness};
-use crate::wire::values::Format;
+use crate::wire::Format;
 use crate::{Result, Scheme};
 
 /// The interval of t that is not bisected any more.

@@ -36,16 +36,15 @@ mod fit;
 mod stages;
 
 pub use fit::Fit;
-use stages::{Controller, StageShares};
-pub use stages::{Rule, Stages};
+use stages::{StageController, StageShares};
+pub use stages::{StageRule, Stages};
 
-use crate::compress::exceedances::{Exceedances, keep_above, rounded_down};
-use crate::compress::moments;
+use crate::compress::exceedances::{self, Exceedances, keep_above, rounded_down};
 use crate::compress::ratio::Ratio;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{Built, Law, Properties, Seat, Soundness};
-use crate::wire::values::Format;
+use crate::wire::Format;
 use crate::{Gauge, Result, Scheme, State};
 
 settings! {
@@ -57,7 +56,7 @@ settings! {
         /// The law fitted to magnitudes: `exponential` (the default), `pareto` or `gamma`.
         pub fit: Fit = Fit::default(),
         /// Stages of fitting: a number, `adaptive` (the default) or `chain`.
-        pub stages: Stages = Stages::By(Rule::Adaptive),
+        pub stages: Stages = Stages::By(StageRule::Adaptive),
         /// Whether an adaptive number of stages that stands at its bound, and is still more than 20 %
         /// off, is changed in the other direction: for heavy tails without feedback. Default false.
         pub bounce: bool = false,
@@ -101,7 +100,7 @@ impl Scheme for Config {
             with(Fit::Gamma, 0.1),
             Self { stages: Stages::Fixed(3), ..with(Fit::Exponential, 0.001) },
             Self {
-                stages: Stages::By(Rule::Chain),
+                stages: Stages::By(StageRule::Chain),
                 values: Format::Bf16.into(),
                 ..with(Fit::Gamma, 0.01)
             },
@@ -116,7 +115,7 @@ impl Config {
     fn sparsifier(&self, seat: &Seat) -> Sparsifier<Sidco> {
         let select = Sidco {
             config: self.clone(),
-            controller: Controller::default(),
+            controller: StageController::default(),
             exceedances: Exceedances::new(seat.length),
             left: Vec::with_capacity(seat.length),
             wanted: 1.0,
@@ -129,7 +128,7 @@ impl Config {
 
 struct Sidco {
     config: Config,
-    controller: Controller,
+    controller: StageController,
     exceedances: Exceedances,
     /// Magnitudes above the threshold of the stage before, in ascending order of position.
     left: Vec<f32>,
@@ -145,7 +144,7 @@ impl Sidco {
     fn find(&mut self, gradient: &[f32], share: f64) -> u32 {
         let (mut count, mut share) = (gradient.len(), share);
         if self.config.nonzero {
-            count = moments::nonzeros(gradient);
+            count = exceedances::count_above(gradient, 0.0);
             share = (share * gradient.len() as f64 / count.max(1) as f64).min(1.0);
         }
         if count == 0 {
@@ -154,8 +153,8 @@ impl Sidco {
         }
         let plan = match self.config.stages {
             Stages::Fixed(stages) => StageShares::equal(share, stages),
-            Stages::By(Rule::Adaptive) => StageShares::equal(share, self.controller.stages()),
-            Stages::By(Rule::Chain) => StageShares::chain(share),
+            Stages::By(StageRule::Adaptive) => StageShares::equal(share, self.controller.stages()),
+            Stages::By(StageRule::Chain) => StageShares::chain(share),
         };
         let fit = self.config.fit;
         let mut threshold = rounded_down(fit.first(gradient, count, plan.share(1)));
@@ -210,7 +209,7 @@ impl Select for Sidco {
 
     fn commit(&mut self, step: u64) {
         if let Some(kept_ratio) = self.kept_ratio.take()
-            && self.config.stages == Stages::By(Rule::Adaptive)
+            && self.config.stages == Stages::By(StageRule::Adaptive)
         {
             let share = self.config.ratio.at(step);
             self.controller.note(kept_ratio, share, self.config.bounce);
@@ -218,14 +217,14 @@ impl Select for Sidco {
     }
 
     fn save(&self, state: &mut State) {
-        if self.config.stages == Stages::By(Rule::Adaptive) {
+        if self.config.stages == Stages::By(StageRule::Adaptive) {
             self.controller.save(state);
         }
     }
 
     fn restore(&mut self, state: &State) -> Result<()> {
-        if self.config.stages == Stages::By(Rule::Adaptive) {
-            self.controller = Controller::restore(state)?;
+        if self.config.stages == Stages::By(StageRule::Adaptive) {
+            self.controller = StageController::restore(state)?;
         }
         Ok(())
     }

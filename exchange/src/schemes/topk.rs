@@ -34,7 +34,7 @@ use crate::compress::select::Selector;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{Coding, QsgdValues, Values};
 use crate::compress::{Built, Law, Properties, Seat, Soundness};
-use crate::wire::values::Format;
+use crate::wire::Format;
 use crate::{Result, Scheme};
 
 settings! {

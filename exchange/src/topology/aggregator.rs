@@ -1,11 +1,10 @@
 //! What an owner does with the messages about its buckets.
 
-use crate::bucket::{Bucket, Item};
 use crate::compress::{Compressor, Encoded, Feedback, FeedbackRule, StepEnd, StepMessages, sparse};
-use crate::group::StepContext;
+use crate::group::{Bucket, Item, StepContext};
 use crate::topology::{Downlink, Setup};
+use crate::wire::Format;
 use crate::wire::downlink::{self, Form};
-use crate::wire::values::Format;
 use crate::wire::{Frame, Kind, floats};
 use crate::{Error, Layout, Result, Scheme, State};
 
@@ -23,22 +22,12 @@ pub(super) struct Aggregator {
     /// The mean of the step, as ranks take it.
     mean: Vec<f32>,
     feedback: Option<Feedback>,
-    /// Of the step under way: its number, and the answer about each bucket so far.
+    /// Of the step under way: its number, and whether each bucket has been answered.
     step: u64,
-    answers: Vec<BucketAnswer>,
+    answered: Vec<bool>,
     positions: Vec<u32>,
     /// The mean of what reducers posted.
     values: Vec<f32>,
-}
-
-/// The server's answer about a bucket in this step.
-#[derive(Debug, Clone, Default)]
-struct BucketAnswer {
-    given: bool,
-    /// The message, if it was compressed.
-    message: Option<Vec<u8>>,
-    /// A buffer for the next.
-    spare: Vec<u8>,
 }
 
 impl Aggregator {
@@ -54,7 +43,7 @@ impl Aggregator {
             owned,
             warmup_steps: policy.warmup_steps.unwrap_or(0),
             downlink,
-            answers: vec![BucketAnswer::default(); buckets.len()],
+            answered: vec![false; buckets.len()],
             buckets,
             mean: vec![0.0; layout.len()],
             feedback: feeds_back.then(|| {
@@ -77,7 +66,7 @@ impl Aggregator {
         answer: &mut Vec<u8>,
     ) -> Result<Option<(Item, usize)>> {
         let values = items.iter().any(|item| item.kind == Kind::Values);
-        let again = |item: &Item| self.answers[item.bucket].given;
+        let again = |item: &Item| self.answered[item.bucket];
         if !values && (context.step != self.step || items.iter().any(again)) {
             self.begin(context.step);
         }
@@ -124,15 +113,11 @@ impl Aggregator {
     /// Begins a step; answers of one that came to no end are forgotten.
     fn begin(&mut self, step: u64) {
         self.step = step;
-        for answer in &mut self.answers {
-            answer.given = false;
-            if let Some(message) = answer.message.take() {
-                answer.spare = message;
-            }
-        }
+        self.answered.fill(false);
     }
 
-    /// Appends the frame about one bucket, whose mean is in context.
+    /// Appends the frame about one bucket, whose mean has been taken; with a compressed downlink its compressor
+    /// reads what it learns from that.
     fn answer_bucket<'a>(
         &mut self,
         context: StepContext,
@@ -144,9 +129,10 @@ impl Aggregator {
         let open = header.open(answer);
         let (form_at, mean_at) = (answer.len(), answer.len() + 1);
         answer.push(Form::Compressed as u8);
-        let warm = context.step > self.warmup_steps;
-        let compresses = self.downlink == Downlink::Compressed && warm;
-        if !(compresses && self.compress(context.step, number, answer)?) {
+        let step = context.step;
+        let learns = self.downlink == Downlink::Compressed;
+        let compressed = learns && step > self.warmup_steps && self.compress(step, number, answer);
+        if !compressed {
             answer.truncate(mean_at);
             let mean = self.buckets[number].elements(&self.mean);
             answer[form_at] = put_exact(mean, &mut self.positions, answer) as u8;
@@ -156,28 +142,35 @@ impl Aggregator {
         let mean = bucket.elements(&self.mean);
         if let Some(compressor) = bucket.codec_mut() {
             let messages: Vec<Option<&[u8]>> = frames.map(Frame::compressed).collect();
-            let round = StepMessages { step: context.step, messages: &messages, mean };
-            compressor.summarise(&round, answer)?;
+            compressor.summarise(&StepMessages { step, messages: &messages, mean }, answer)?;
+            if learns {
+                let messages = [compressed.then(|| &answer[mean_at..summary_at])];
+                compressor.learn_from_messages(&StepMessages {
+                    step,
+                    messages: &messages,
+                    mean,
+                })?;
+            }
         }
         downlink::close(summary_at, answer);
         open.close(Kind::Downlink, answer);
-        self.answers[number].given = true;
+        self.answered[number] = true;
         Ok(())
     }
 
     /// Appends a bucket's mean plus the server's residual (if it has one), compressed, and
     /// overwrites the mean by what that decodes to. Returns false when the bucket has to be sent
     /// exactly; the mean then holds what to send.
-    fn compress(&mut self, step: u64, number: usize, answer: &mut Vec<u8>) -> Result<bool> {
+    fn compress(&mut self, step: u64, number: usize, answer: &mut Vec<u8>) -> bool {
         let bucket = &mut self.buckets[number];
         let range = bucket.range.clone();
-        let Some(compressor) = bucket.codec_mut() else { return Ok(false) };
+        let Some(compressor) = bucket.codec_mut() else { return false };
         let due = &mut self.mean[range.clone()];
         if let Some(feedback) = &mut self.feedback {
             if !feedback.begin(range.clone(), due, 1.0) {
                 // The sum overflows: the mean goes out by itself, the rest stays pending.
                 feedback.skip(range);
-                return Ok(false);
+                return false;
             }
             due.copy_from_slice(&feedback.due()[range.clone()]);
         }
@@ -187,7 +180,7 @@ impl Aggregator {
             if let Some(feedback) = &mut self.feedback {
                 feedback.due_mut()[range].fill(0.0);
             }
-            return Ok(false);
+            return false;
         }
         let message = &answer[at..];
         if let Some(feedback) = &mut self.feedback {
@@ -195,36 +188,17 @@ impl Aggregator {
         }
         due.fill(0.0);
         decode(compressor, message, 1.0, due);
-        let kept_answer = &mut self.answers[number];
-        let mut kept = std::mem::take(&mut kept_answer.spare);
-        kept.clear();
-        kept.extend_from_slice(message);
-        kept_answer.message = Some(kept);
-        Ok(true)
+        true
     }
 
-    /// Ends the step, if it is the one under way and all of it has been answered.
-    pub(super) fn end(&mut self, step: u64) -> Result<()> {
-        let mut answers = self.answers.iter().zip(&self.owned);
-        let complete = answers.all(|(answer, owned)| answer.given || !owned);
-        if complete && step == self.step { self.finish() } else { Ok(()) }
-    }
-
-    /// Ends a step in which every bucket has been answered: takes up the residual, and lets the
-    /// compressors learn from what the server sent.
-    fn finish(&mut self) -> Result<()> {
-        if self.downlink != Downlink::Compressed {
-            return Ok(());
+    /// Ends the step, if it is the one under way and all of it has been answered: with a compressed downlink
+    /// takes up the residual and what compressors have learnt.
+    pub(super) fn end(&mut self, step: u64) {
+        let mut answered = self.answered.iter().zip(&self.owned);
+        let complete = answered.all(|(answered, owned)| *answered || !owned);
+        if !complete || step != self.step || self.downlink != Downlink::Compressed {
+            return;
         }
-        let step = self.step;
-        let all = self.buckets.iter_mut().zip(&self.answers).zip(&self.owned);
-        for ((bucket, answer), _) in all.filter(|(_, owned)| **owned) {
-            let mean = bucket.elements(&self.mean);
-            let Some(compressor) = bucket.codec_mut() else { continue };
-            let messages = [answer.message.as_deref()];
-            compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })?;
-        }
-        // From here on nothing can fail.
         if let Some(feedback) = self.feedback.as_mut().filter(|_| step > self.warmup_steps) {
             // Buckets without a compressor have nothing pending, and those of others nothing here.
             for (bucket, owned) in self.buckets.iter().zip(&self.owned) {
@@ -240,7 +214,6 @@ impl Aggregator {
                 compressor.commit(&StepEnd { step, ranks: 1, mean });
             }
         }
-        Ok(())
     }
 
     /// The residual and the compressors' entries; nothing with an exact downlink.

@@ -9,22 +9,20 @@
 
 mod aggregator;
 mod owners;
-mod shards;
+mod route;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bucket::Bucket;
-use crate::collective::Collective;
 use crate::compress::{Built, Run, Seat};
-use crate::group::{GroupExchange, Received};
+use crate::group::Bucket;
 use crate::layout::{BucketRange, Bucketing, Layout};
 use crate::network::Pattern;
-use crate::traffic::Operation;
-use crate::{Error, Policy, Result, Scheme, State};
+use crate::{Error, Policy, Result, Scheme};
 
 pub(crate) use owners::downlinks;
+pub(crate) use route::Route;
 
 /// The topology that messages travel in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,15 +57,15 @@ pub enum Topology {
                  \"two-level\", group = 4 }; what a server sends back is `exchange.downlink`"
 )]
 enum Written {
-    Word(Word),
-    Table(Table),
+    Word(TopologyWord),
+    Table(TopologyTable),
 }
 
 /// A topology without settings.
 #[derive(Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-enum Word {
+enum TopologyWord {
     /// Every rank hears and decodes every message.
     Allgather,
     /// A server averages all messages and sends one back to every rank.
@@ -80,7 +78,7 @@ enum Word {
 #[derive(Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-enum Table {
+enum TopologyTable {
     /// Ranks of a group average densely among themselves; one message of each group travels.
     TwoLevel {
         /// Ranks of a group, at least 2.
@@ -92,10 +90,10 @@ enum Table {
 impl From<Written> for Topology {
     fn from(written: Written) -> Self {
         match written {
-            Written::Word(Word::Allgather) => Topology::Allgather,
-            Written::Word(Word::Server) => Topology::Server,
-            Written::Word(Word::Sharded) => Topology::Sharded,
-            Written::Table(Table::TwoLevel { group }) => Topology::TwoLevel { group },
+            Written::Word(TopologyWord::Allgather) => Topology::Allgather,
+            Written::Word(TopologyWord::Server) => Topology::Server,
+            Written::Word(TopologyWord::Sharded) => Topology::Sharded,
+            Written::Table(TopologyTable::TwoLevel { group }) => Topology::TwoLevel { group },
         }
     }
 }
@@ -103,10 +101,10 @@ impl From<Written> for Topology {
 impl From<Topology> for Written {
     fn from(topology: Topology) -> Self {
         match topology {
-            Topology::Allgather => Written::Word(Word::Allgather),
-            Topology::Server => Written::Word(Word::Server),
-            Topology::Sharded => Written::Word(Word::Sharded),
-            Topology::TwoLevel { group } => Written::Table(Table::TwoLevel { group }),
+            Topology::Allgather => Written::Word(TopologyWord::Allgather),
+            Topology::Server => Written::Word(TopologyWord::Server),
+            Topology::Sharded => Written::Word(TopologyWord::Sharded),
+            Topology::TwoLevel { group } => Written::Table(TopologyTable::TwoLevel { group }),
         }
     }
 }
@@ -338,113 +336,6 @@ impl Setup<'_> {
             Bucket::new(range, built, plain || scheme.feedback())
         };
         self.ranges.iter().enumerate().map(build).collect()
-    }
-}
-
-/// How one rank's messages become the mean.
-pub(crate) enum Route {
-    Allgather,
-    Sharded,
-    Owners(Box<owners::Owners>),
-}
-
-impl Route {
-    /// One rank's part in the topology.
-    pub(crate) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
-        match setup.wiring.topology {
-            Topology::Allgather | Topology::TwoLevel { .. } => Ok(Route::Allgather),
-            Topology::Sharded if setup.wiring.downlink.is_none() && !collective.shares_memory() => {
-                Err(Topology::Sharded.refuse(
-                    "this transport really sends, and the shards' means would be sent as plain f32; \
-                     choose the topology `allgather` or `server`",
-                ))
-            }
-            Topology::Sharded if setup.wiring.downlink.is_none() => Ok(Route::Sharded),
-            Topology::Server | Topology::Sharded => {
-                owners::Owners::new(setup, collective).map(|own| Route::Owners(Box::new(own)))
-            }
-        }
-    }
-
-    /// Whether buckets that are sent as plain f32 are averaged by themselves, or travel in the message
-    /// with the others.
-    pub(crate) fn sums_apart(&self, collective: &mut dyn Collective) -> bool {
-        !self.is_served() && collective.world_size() > 1 && shards::is_served(collective)
-    }
-
-    /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
-    /// elements by their mean; notes time and bytes in the leg. A message of plain f32 alone is an
-    /// [`Operation::Allreduce`].
-    pub(crate) fn average(
-        &mut self,
-        group: &mut GroupExchange<'_>,
-        mine: Vec<u8>,
-    ) -> Result<Received> {
-        let plain = group.leg.operation == Operation::Allreduce;
-        match self {
-            Route::Sharded if !plain => shards::average_in_memory(group, mine),
-            Route::Owners(owners) if !plain || owners.is_server() => owners.average(group, mine),
-            Route::Allgather | Route::Sharded | Route::Owners(_) => {
-                let served = shards::is_served(&mut group.member.collective);
-                match (plain, served) {
-                    (true, true) => shards::average(group, mine),
-                    (false, true) if shards::is_cheaper(group) => {
-                        group.leg.operation = Operation::ReduceScatter;
-                        shards::average(group, mine)
-                    }
-                    (false, _) => group.average_here(mine),
-                    (true, false) => {
-                        group.leg.operation = Operation::Allgather;
-                        group.average_here(mine)
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether a server averages everything.
-    pub(crate) fn is_served(&self) -> bool {
-        matches!(self, Route::Owners(owners) if owners.is_server())
-    }
-
-    /// Refuses steps in which some buckets sit out, where somebody else than the ranks learns from steps.
-    pub(crate) fn takes_parts(&self) -> Result<()> {
-        match self {
-            Route::Owners(owners) if owners.compresses => Err(owners.topology.refuse(
-                "a downlink that is compressed is about whole steps, and not about one group of \
-                 buckets; leave the downlink out",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// The step has come to its end on this rank: what it owns may learn from it, if it can.
-    pub(crate) fn end(&mut self, step: u64) -> Result<()> {
-        if let Route::Owners(owners) = self { owners.end(step) } else { Ok(()) }
-    }
-
-    /// Puts what later steps depend on into `state`.
-    pub(crate) fn save(&self, state: &mut State) {
-        match self {
-            Route::Owners(owners) => owners.save(state),
-            Route::Allgather | Route::Sharded => {}
-        }
-    }
-
-    /// Takes up what [`save`](Self::save) put there.
-    pub(crate) fn restore(&mut self, state: &State) -> Result<()> {
-        let own = if let Route::Owners(owners) = self { owners.scope() } else { "" };
-        for (scope, who) in owners::SCOPES.iter().filter(|(scope, _)| *scope != own) {
-            if !state.scope(scope).is_empty() {
-                let problem =
-                    format!("would be lost: this topology has no {who} that could take it up");
-                return Err(Error::State { entry: scope.to_string(), problem });
-            }
-        }
-        match self {
-            Route::Owners(owners) => owners.restore(state),
-            Route::Allgather | Route::Sharded => Ok(()),
-        }
     }
 }
 

@@ -39,13 +39,12 @@ use std::time::Duration;
 
 use super::aggregator::Aggregator;
 use super::{Setup, Topology};
-use crate::bucket::Item;
 use crate::collective::{Collective, Payload};
 use crate::compress::{Compressor, sparse};
-use crate::cpu::Stopwatch;
-use crate::group::{GroupExchange, Received, StepContext};
+use crate::group::{GroupExchange, Item, Received, StepContext};
 use crate::refusal;
-use crate::wire::downlink::{Downlink, Form};
+use crate::traffic::Stopwatch;
+use crate::wire::downlink::{DownlinkMessage, Form};
 use crate::wire::{Fault, Frame, Kind, Read, Reader, floats};
 use crate::{Error, Result, State};
 
@@ -210,8 +209,10 @@ impl Owners {
     }
 
     /// As [`Route::end`](super::Route::end).
-    pub(super) fn end(&mut self, step: u64) -> Result<()> {
-        self.aggregator.as_mut().map_or(Ok(()), |aggregator| aggregator.end(step))
+    pub(super) fn end(&mut self, step: u64) {
+        if let Some(aggregator) = &mut self.aggregator {
+            aggregator.end(step);
+        }
     }
 
     /// Where the state of what a rank owns is kept.
@@ -239,7 +240,7 @@ pub(crate) fn downlinks<'a>(
     owners: &[usize],
     answers: &'a [Payload],
     next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
-) -> Result<Vec<(usize, Downlink<'a>)>> {
+) -> Result<Vec<(usize, DownlinkMessage<'a>)>> {
     let mut readers: Vec<Reader<'a>> = answers.iter().map(|answer| Reader::new(answer)).collect();
     let item = |item: &Item| {
         let owner = owners[item.bucket];
@@ -247,7 +248,7 @@ pub(crate) fn downlinks<'a>(
         let mut read = || Ok(next(&mut readers[owner])?.awaited(expected, context.rank)?.payload);
         let payload = read().map_err(context.blame(owner))?;
         let downlink =
-            Downlink::read(payload).map_err(Error::from).map_err(context.blame(owner))?;
+            DownlinkMessage::read(payload).map_err(Error::from).map_err(context.blame(owner))?;
         Ok((owner, downlink))
     };
     let downlinks = items.iter().map(item).collect::<Result<_>>()?;
@@ -259,7 +260,7 @@ pub(crate) fn downlinks<'a>(
 
 /// Overwrites `mean` by what an owner says, compressed or not; all of it has to be finite.
 fn read_mean(
-    downlink: &Downlink<'_>,
+    downlink: &DownlinkMessage<'_>,
     compressor: Option<&dyn Compressor>,
     mean: &mut [f32],
 ) -> Result<()> {

@@ -148,15 +148,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Clone)]
-    enum Item {
+    enum Packed {
         Number(u64, u32),
         Unary(u64),
     }
 
-    fn items() -> impl Strategy<Value = Vec<Item>> {
+    fn items() -> impl Strategy<Value = Vec<Packed>> {
         let number = (any::<u64>(), 0..=MAX_WIDTH)
-            .prop_map(|(value, width)| Item::Number(value & ((1 << width) - 1), width));
-        let unary = (0u64..200).prop_map(Item::Unary);
+            .prop_map(|(value, width)| Packed::Number(value & ((1 << width) - 1), width));
+        let unary = (0u64..200).prop_map(Packed::Unary);
         proptest::collection::vec(prop_oneof![4 => number, 1 => unary], 0..200)
     }
 
@@ -168,8 +168,8 @@ mod tests {
             let mut bits = 0;
             for item in &items {
                 match *item {
-                    Item::Number(value, width) => { writer.put(value, width); bits += u64::from(width); }
-                    Item::Unary(ones) => { writer.put_unary(ones); bits += ones + 1; }
+                    Packed::Number(value, width) => { writer.put(value, width); bits += u64::from(width); }
+                    Packed::Unary(ones) => { writer.put_unary(ones); bits += ones + 1; }
                 }
             }
             writer.finish();
@@ -179,8 +179,8 @@ mod tests {
             let mut reader = BitReader::new(&bytes);
             for item in &items {
                 match *item {
-                    Item::Number(value, width) => prop_assert_eq!(reader.take(width), Ok(value)),
-                    Item::Unary(ones) => prop_assert_eq!(reader.take_unary(ones), Ok(ones)),
+                    Packed::Number(value, width) => prop_assert_eq!(reader.take(width), Ok(value)),
+                    Packed::Unary(ones) => prop_assert_eq!(reader.take_unary(ones), Ok(ones)),
                 }
             }
             prop_assert_eq!(reader.finish(), Ok(length));

@@ -23,7 +23,7 @@ pub enum Form {
 
 /// One bucket's part of a server's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Downlink<'a> {
+pub struct DownlinkMessage<'a> {
     /// How the mean is written.
     pub form: Form,
     /// The mean.
@@ -32,7 +32,7 @@ pub struct Downlink<'a> {
     pub summary: &'a [u8],
 }
 
-impl<'a> Downlink<'a> {
+impl<'a> DownlinkMessage<'a> {
     /// Takes a payload apart.
     pub fn read(payload: &'a [u8]) -> Read<Self> {
         let truncated = Fault::Truncated { needed: 5, left: payload.len() };
@@ -71,12 +71,12 @@ mod tests {
         let summary_at = out.len();
         out.extend_from_slice(b"summary");
         close(summary_at, &mut out);
-        let downlink = Downlink { form: Form::Sparse, mean: b"mean", summary: b"summary" };
-        assert_eq!(Downlink::read(&out), Ok(downlink));
+        let downlink = DownlinkMessage { form: Form::Sparse, mean: b"mean", summary: b"summary" };
+        assert_eq!(DownlinkMessage::read(&out), Ok(downlink));
         for (at, value) in [(0, 3), (12, 255)] {
             let mut broken = out.clone();
             broken[at] = value;
-            assert!(Downlink::read(&broken).is_err());
+            assert!(DownlinkMessage::read(&broken).is_err());
         }
     }
 }

@@ -1,13 +1,17 @@
-//! Plain f32 values on the wire, at the speed of memory.
+//! Values on the wire: plain f32 at the speed of memory, and one by one as f32, f16 or bf16.
 //!
 //! Loops run over blocks that stay in the first cache, so that checking, adding and scaling cost
 //! no further pass over memory.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
-use super::checksum::Checksum;
+use crc32fast::Hasher;
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use super::frame::checksum;
 use super::{Fault, Read};
-use crate::support::BLOCK;
 
 /// Elements of which a loop checks or adds up some at a time: 8 KiB.
 const CHUNK: usize = 2048;
@@ -46,20 +50,20 @@ pub fn put(values: &[f32], out: &mut Vec<u8>) {
 const PIECE: usize = 1024;
 
 /// The checksum of a piece of zeros.
-static ZEROS: LazyLock<Checksum> = LazyLock::new(|| Checksum::new(&[0; size_of::<f32>() * PIECE]));
+static ZEROS: LazyLock<Hasher> = LazyLock::new(|| checksum(&[0; size_of::<f32>() * PIECE]));
 
-/// Appends values as they are, and returns their checksum if all of them are finite. `within` holds
-/// the words of a support outside of which the values are known to be zero: those are written
-/// without being read.
-pub fn put_checked(values: &[f32], within: Option<&[u64]>, out: &mut Vec<u8>) -> Option<Checksum> {
-    /// Bits of a support that stand for a piece, of which there are several to a word.
-    const BITS: usize = PIECE / BLOCK;
-    let mut checksum = Checksum::default();
+/// Appends values as they are, and returns their checksum if all of them are finite. Elements that
+/// `are_zero` are written without being read.
+pub fn put_checked(
+    values: &[f32],
+    are_zero: impl Fn(Range<usize>) -> bool,
+    out: &mut Vec<u8>,
+) -> Option<Hasher> {
+    let mut checksum = Hasher::new();
     out.reserve(size_of_val(values));
     for (number, piece) in values.chunks(PIECE).enumerate() {
-        let shift = BITS * number % 64;
-        let bits = within.map_or(u64::MAX, |words| words[BITS * number / 64]) >> shift;
-        let zero = bits & ((1 << BITS) - 1) == 0;
+        let start = number * PIECE;
+        let zero = are_zero(start..start + piece.len());
         if !zero && !all_finite(piece) {
             return None;
         }
@@ -70,8 +74,8 @@ pub fn put_checked(values: &[f32], within: Option<&[u64]>, out: &mut Vec<u8>) ->
 
 /// Appends the sum of all parts, which are equally long, added in their order, times `scale`; its
 /// checksum, or the first element that is not finite. Each part is read once.
-pub fn put_mean(parts: &[&[[u8; 4]]], scale: f32, out: &mut Vec<u8>) -> Result<Checksum, usize> {
-    let mut checksum = Checksum::default();
+pub fn put_mean(parts: &[&[[u8; 4]]], scale: f32, out: &mut Vec<u8>) -> Result<Hasher, usize> {
+    let mut checksum = Hasher::new();
     let mut block = [0.0; PIECE];
     let length = parts.first().map_or(0, |part| part.len());
     out.reserve(size_of::<f32>() * length);
@@ -88,14 +92,14 @@ pub fn put_mean(parts: &[&[[u8; 4]]], scale: f32, out: &mut Vec<u8>) -> Result<C
 
 /// Appends a piece and adds it to the checksum; one of zeros, of which the gradient of a table is
 /// full, by what is known of it.
-fn put_piece(piece: &[f32], zero: bool, out: &mut Vec<u8>, checksum: &mut Checksum) {
+fn put_piece(piece: &[f32], zero: bool, out: &mut Vec<u8>, checksum: &mut Hasher) {
     let start = out.len();
     if zero && piece.len() == PIECE {
         out.resize(start + size_of_val(piece), 0);
-        checksum.append(&ZEROS);
+        checksum.combine(&ZEROS);
     } else {
         put(piece, out);
-        checksum.add(&out[start..]);
+        checksum.update(&out[start..]);
     }
 }
 
@@ -195,6 +199,75 @@ pub fn norm(values: &[f32]) -> f64 {
     values.chunks(CHUNK).map(squares).sum::<f64>().sqrt()
 }
 
+/// How a value lies on the wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// Four bytes, exact.
+    #[default]
+    F32,
+    /// IEEE binary16, two bytes: 11 bits of precision, up to 65,504.
+    F16,
+    /// bfloat16, two bytes: 8 bits of precision, the range of f32.
+    Bf16,
+}
+
+impl Format {
+    /// Bytes of one value.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Format::F32 => 4,
+            Format::F16 | Format::Bf16 => 2,
+        }
+    }
+
+    /// Appends values, rounded to nearest even. What is beyond the format's range becomes its
+    /// largest finite number.
+    pub(crate) fn put(self, values: impl Iterator<Item = f32>, out: &mut Vec<u8>) {
+        match self {
+            Format::F32 => out.extend(values.flat_map(f32::to_le_bytes)),
+            Format::F16 => out.extend(values.flat_map(|value| saturated_f16(value).to_le_bytes())),
+            Format::Bf16 => {
+                out.extend(values.flat_map(|value| saturated_bf16(value).to_le_bytes()));
+            }
+        }
+    }
+
+    /// The value as it will arrive.
+    pub(crate) fn rounded(self, value: f32) -> f32 {
+        match self {
+            Format::F32 => value,
+            Format::F16 => saturated_f16(value).to_f32(),
+            Format::Bf16 => saturated_bf16(value).to_f32(),
+        }
+    }
+
+    /// The value in the first of `bytes`; 0 when there are too few.
+    #[inline]
+    pub(crate) fn value(self, bytes: &[u8]) -> f32 {
+        match self {
+            Format::F32 => bytes.first_chunk().map_or(0.0, |bytes| f32::from_le_bytes(*bytes)),
+            Format::F16 => {
+                bytes.first_chunk().map_or(0.0, |bytes| f16::from_le_bytes(*bytes).to_f32())
+            }
+            Format::Bf16 => {
+                bytes.first_chunk().map_or(0.0, |bytes| bf16::from_le_bytes(*bytes).to_f32())
+            }
+        }
+    }
+}
+
+fn saturated_f16(value: f32) -> f16 {
+    let rounded = f16::from_f32(value);
+    if rounded.is_infinite() { f16::MAX.copysign(rounded) } else { rounded }
+}
+
+fn saturated_bf16(value: f32) -> bf16 {
+    let rounded = bf16::from_f32(value);
+    if rounded.is_infinite() { bf16::MAX.copysign(rounded) } else { rounded }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -216,9 +289,9 @@ mod tests {
             let mut out = vec![7u8];
             put(&values, &mut out);
             let mut checked = vec![7u8];
-            let checksum = put_checked(&values, None, &mut checked).unwrap();
+            let written = put_checked(&values, |_| false, &mut checked).unwrap();
             assert_eq!(checked, out);
-            assert_eq!(checksum.value(), Checksum::new(&out[1..]).value());
+            assert_eq!(written.finalize(), crc32fast::hash(&out[1..]));
             assert_eq!(out[1..], bytes_of(&values));
             assert_eq!(expect(&out[1..], length).unwrap().len(), length);
             assert!(expect(&out, length).is_err());
@@ -237,10 +310,11 @@ mod tests {
                 let mut values = vec![0.0; length];
                 values[filled].fill(-1.5);
                 let (mut within, mut whole) = (vec![7], vec![7]);
-                let known = put_checked(&values, Some(support.words()), &mut within).unwrap();
-                let checksum = put_checked(&values, None, &mut whole).unwrap();
+                let zero = |elements| !support.meets(elements);
+                let known = put_checked(&values, zero, &mut within).unwrap();
+                let checksum = put_checked(&values, |_| false, &mut whole).unwrap();
                 assert_eq!(within, whole, "{length}");
-                assert_eq!(known.value(), checksum.value(), "{length}");
+                assert_eq!(known.finalize(), checksum.finalize(), "{length}");
             }
         }
     }
@@ -254,7 +328,7 @@ mod tests {
                 let mut values = vec![f32::MAX; 2 * CHUNK + 5];
                 values[at..].fill(special);
                 assert_eq!(first_non_finite(&values), Some(at));
-                assert!(put_checked(&values, None, &mut Vec::new()).is_none());
+                assert!(put_checked(&values, |_| false, &mut Vec::new()).is_none());
             }
         }
         assert_eq!(first_non_finite(&[f32::MAX, f32::MIN, 0.0, f32::from_bits(1)]), None);
@@ -278,7 +352,7 @@ mod tests {
             let mut written = Vec::new();
             let checksum = put_mean(&parts, 1.0 / 3.0, &mut written).unwrap();
             prop_assert_eq!(&written, &bytes_of(&plain));
-            prop_assert_eq!(checksum.value(), Checksum::new(&written).value());
+            prop_assert_eq!(checksum.finalize(), crc32fast::hash(&written));
         }
     }
 
@@ -294,5 +368,23 @@ mod tests {
         let mut written = Vec::new();
         assert_eq!(put_mean(&[part, part], 0.5, &mut written).map(|_| ()), Err(PIECE + 1));
         assert!(put_mean(&[part], 0.5, &mut written).is_ok());
+    }
+
+    #[test]
+    fn values_come_back_as_rounded_and_never_infinite() {
+        let values =
+            [0.0, -0.0, 1.0, -1.000_1, 65_504.0, 1e6, -1e6, f32::MAX, f32::MIN, 1e-40, 3.3e-5];
+        for format in [Format::F32, Format::F16, Format::Bf16] {
+            let mut bytes = Vec::new();
+            format.put(values.into_iter(), &mut bytes);
+            assert_eq!(bytes.len(), values.len() * format.bytes());
+            let chunks = bytes.chunks_exact(format.bytes());
+            let back: Vec<f32> = chunks.map(|bytes| format.value(bytes)).collect();
+            assert!(back.iter().all(|value| value.is_finite()));
+            let rounded = values.map(|value| format.rounded(value));
+            assert_eq!(back, rounded);
+        }
+        assert_eq!(Format::F16.rounded(1e6), 65_504.0);
+        assert_eq!(Format::Bf16.rounded(1.003), 1.0);
     }
 }

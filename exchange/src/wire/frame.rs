@@ -11,7 +11,7 @@
 //! | 12–14 | bucket |
 //! | 15 | round of the step, for a bucket that is reduced in several; else 0 |
 //! | 16–19 | length of the payload that follows, in bytes |
-//! | 20–23 | CRC-32 of the bytes before and of the payload |
+//! | 20–23 | CRC-32 (IEEE 802.3, as in zlib) of the bytes before and of the payload |
 //!
 //! Without the checksum a flipped bit in a value would be trained on, by all ranks alike.
 //!
@@ -19,7 +19,8 @@
 
 use std::fmt;
 
-use super::checksum::Checksum;
+use crc32fast::Hasher;
+
 use super::{Fault, Read, Reader};
 
 const MAGIC: [u8; 2] = *b"GW";
@@ -214,7 +215,7 @@ impl Open {
     /// # Panics
     /// When the payload has 4 GiB or more; buckets are limited so that none has.
     pub fn close(self, kind: Kind, out: &mut [u8]) {
-        let payload = Checksum::new(&out[self.payload_at()..]);
+        let payload = checksum(&out[self.payload_at()..]);
         self.close_with(kind, &payload, out);
     }
 
@@ -222,16 +223,23 @@ impl Open {
     ///
     /// # Panics
     /// As [`close`](Self::close).
-    pub fn close_with(self, kind: Kind, payload: &Checksum, out: &mut [u8]) {
+    pub fn close_with(self, kind: Kind, payload: &Hasher, out: &mut [u8]) {
         let length = u32::try_from(out.len() - self.payload_at())
             .expect("invariant: a bucket's message is shorter than 4 GiB");
         let header = &mut out[self.at..self.payload_at()];
         header[3] = kind as u8;
         header[LENGTH_AT..CHECKSUM_AT].copy_from_slice(&length.to_le_bytes());
-        let mut checksum = Checksum::new(&header[..CHECKSUM_AT]);
-        checksum.append(payload);
-        header[CHECKSUM_AT..].copy_from_slice(&checksum.value().to_le_bytes());
+        let mut whole = checksum(&header[..CHECKSUM_AT]);
+        whole.combine(payload);
+        header[CHECKSUM_AT..].copy_from_slice(&whole.finalize().to_le_bytes());
     }
+}
+
+/// The checksum of these bytes, to which more can be added.
+pub(super) fn checksum(bytes: &[u8]) -> Hasher {
+    let mut checksum = Hasher::new();
+    checksum.update(bytes);
+    checksum
 }
 
 /// The part of a step's number that travels.
@@ -257,12 +265,12 @@ impl<'a> Unchecked<'a> {
     /// Looks at the checksum, and shows the payload to `use_it` by so many bytes, each part while a cache holds it: what
     /// is made of them counts for nothing if this fails.
     pub fn check_while(self, bytes: usize, mut use_it: impl FnMut(&'a [u8])) -> Read<Frame<'a>> {
-        let mut checksum = Checksum::new(self.header);
+        let mut checksum = checksum(self.header);
         for part in self.frame.payload.chunks(bytes) {
-            checksum.add(part);
+            checksum.update(part);
             use_it(part);
         }
-        let (written, found) = (self.written, checksum.value());
+        let (written, found) = (self.written, checksum.finalize());
         if found == written { Ok(self.frame) } else { Err(Fault::Checksum { written, found }) }
     }
 }

@@ -24,14 +24,14 @@ const RICE: u8 = 1;
 const MAX_WIDTH: u8 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Coding {
+enum PositionCoding {
     Packed { width: u32 },
     Rice { remainder: u32 },
 }
 
-impl Coding {
+impl PositionCoding {
     /// The cheapest coding, the first of equals.
-    fn choose(positions: &[u32]) -> Coding {
+    fn choose(positions: &[u32]) -> PositionCoding {
         let count = positions.len() as u64;
         let last = u64::from(positions.last().copied().unwrap_or(0));
         // The best divisor for geometric gaps is near ln 2 times their mean.
@@ -47,11 +47,11 @@ impl Coding {
             }
         });
         let width = u32::BITS - widest.leading_zeros();
-        let mut best = (count * u64::from(width), Coding::Packed { width });
+        let mut best = (count * u64::from(width), PositionCoding::Packed { width });
         for (quotient, remainder) in quotients.into_iter().zip(remainders) {
             let bits = quotient + count * u64::from(remainder + 1);
             if bits < best.0 {
-                best = (bits, Coding::Rice { remainder });
+                best = (bits, PositionCoding::Rice { remainder });
             }
         }
         best.1
@@ -71,14 +71,14 @@ pub(crate) fn put(positions: &[u32], out: &mut Vec<u8>) {
     if positions.is_empty() {
         return;
     }
-    match Coding::choose(positions) {
-        Coding::Packed { width } => {
+    match PositionCoding::choose(positions) {
+        PositionCoding::Packed { width } => {
             out.extend_from_slice(&[PACKED, width as u8]);
             let mut bits = BitWriter::new(out);
             each_gap(positions, |gap| bits.put(u64::from(gap), width));
             bits.finish();
         }
-        Coding::Rice { remainder } => {
+        PositionCoding::Rice { remainder } => {
             out.extend_from_slice(&[RICE, remainder as u8]);
             let mut bits = BitWriter::new(out);
             each_gap(positions, |gap| {
@@ -177,11 +177,17 @@ mod tests {
     #[test]
     fn the_cheapest_coding_is_chosen() {
         let all: Vec<u32> = (0..1000).collect();
-        assert_eq!(Coding::choose(&all), Coding::Packed { width: 0 });
+        assert_eq!(PositionCoding::choose(&all), PositionCoding::Packed { width: 0 });
         let every_eighth: Vec<u32> = (0..1000).map(|i| 8 * i + 7).collect();
-        assert_eq!(Coding::choose(&every_eighth), Coding::Packed { width: 3 });
-        assert_eq!(Coding::choose(&random(0.6, 10_000)), Coding::Rice { remainder: 0 });
-        assert_eq!(Coding::choose(&random(0.01, 100_000)), Coding::Rice { remainder: 6 });
+        assert_eq!(PositionCoding::choose(&every_eighth), PositionCoding::Packed { width: 3 });
+        assert_eq!(
+            PositionCoding::choose(&random(0.6, 10_000)),
+            PositionCoding::Rice { remainder: 0 }
+        );
+        assert_eq!(
+            PositionCoding::choose(&random(0.01, 100_000)),
+            PositionCoding::Rice { remainder: 6 }
+        );
         assert!(written(&[]).is_empty());
     }
 

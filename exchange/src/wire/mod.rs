@@ -11,7 +11,6 @@
 //! and allocate nothing.
 
 pub(crate) mod bits;
-pub(crate) mod checksum;
 pub(crate) mod codes;
 #[doc(hidden)]
 pub mod downlink;
@@ -22,10 +21,9 @@ pub mod frame;
 pub(crate) mod huffman;
 pub(crate) mod indices;
 pub(crate) mod trits;
-pub(crate) mod values;
 
+pub use floats::Format;
 pub(crate) use frame::{Frame, Header, Kind};
-pub use values::Format;
 
 /// What is wrong with bytes that should have been a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

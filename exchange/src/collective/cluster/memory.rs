@@ -11,18 +11,18 @@ pub fn in_memory(on_control: Vec<OnControl>) -> Vec<Cluster> {
     let inboxes: Arc<[Arc<Inbox>]> =
         on_control.into_iter().map(|on_control| Arc::new(Inbox::new(on_control))).collect();
     let cluster = |(rank, inbox): (usize, &Arc<Inbox>)| {
-        let transport = Arc::new(Memory { rank, inboxes: inboxes.clone() });
+        let transport = Arc::new(MemoryTransport { rank, inboxes: inboxes.clone() });
         Cluster::new((rank, inboxes.len()), inbox.clone(), transport)
     };
     inboxes.iter().enumerate().map(cluster).collect()
 }
 
-struct Memory {
+struct MemoryTransport {
     rank: usize,
     inboxes: Arc<[Arc<Inbox>]>,
 }
 
-impl Transport for Memory {
+impl Transport for MemoryTransport {
     fn send(&self, to: usize, lane: Lane, bytes: Arc<Vec<u8>>) {
         self.inboxes[to].arrived(self.rank, lane, bytes);
     }

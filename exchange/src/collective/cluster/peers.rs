@@ -28,15 +28,11 @@ impl Peers {
     }
 
     /// Everybody's message, of which this rank's own is `mine`.
-    fn receive(&mut self, mine: Payload) -> Result<Vec<Payload>> {
-        let mut all = vec![mine; self.remote.world_size];
-        match self.mailbox.take_all(self.timeout, |from, theirs| all[from] = theirs) {
-            Ok(()) => Ok(all),
-            Err(missing) => {
-                self.end(missing);
-                Err(self.broken.insert(missing.error(self.remote.rank, self.timeout)).clone())
-            }
-        }
+    fn receive(&mut self, mine: &Payload) -> Result<Vec<Payload>> {
+        self.mailbox.take_all(self.timeout, mine).map_err(|missing| {
+            self.end(missing);
+            self.broken.insert(missing.error(self.remote.rank, self.timeout)).clone()
+        })
     }
 
     /// Tells all ranks that this one sends nothing more.
@@ -60,7 +56,7 @@ impl Collective for Peers {
         let (packet, mine) = packet::message(mine, self.remote.notes());
         self.remote.send_to_all(&packet);
         drop(packet);
-        self.receive(mine)
+        self.receive(&mine)
     }
 
     fn divides(&self) -> bool {
@@ -82,7 +78,7 @@ impl Collective for Peers {
             let (packet, _) = packet::message(std::mem::take(&mut mine[to]), notes);
             self.remote.send(to, packet);
         }
-        self.receive(own)
+        self.receive(&own)
     }
 }
 

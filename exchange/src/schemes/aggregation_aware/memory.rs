@@ -1,6 +1,6 @@
 //! What every rank knows of the rounds before, because every rank received the same messages.
 
-use super::Rule;
+use super::SelectionRule;
 use crate::compress::values::Values;
 use crate::compress::{StepMessages, sparse};
 use crate::wire::{Read, Reader, indices, put_count};
@@ -9,7 +9,7 @@ use crate::{Entry, Error, Result, State};
 /// The last union, and what else the rule looks at.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    rule: Rule,
+    rule: SelectionRule,
     length: usize,
     union: Option<Vec<u32>>,
     /// For `mix`: the last sums over ranks, of the union's elements, in its order.
@@ -21,7 +21,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(rule: Rule, length: usize) -> Self {
+    pub(super) fn new(rule: SelectionRule, length: usize) -> Self {
         let marks = vec![0; length.div_ceil(64)];
         Self { rule, length, union: None, sums: Vec::new(), marks, positions: Vec::new() }
     }
@@ -104,7 +104,7 @@ impl Memory {
         let mut union = self.union.take().unwrap_or_default();
         union.clear();
         each_marked(&self.marks, |position| union.push(position));
-        if matches!(self.rule, Rule::Mix { .. }) {
+        if matches!(self.rule, SelectionRule::Mix { .. }) {
             let ranks = ranks as f32;
             self.sums.clear();
             self.sums.extend(union.iter().map(|at| mean[*at as usize] * ranks));
@@ -113,7 +113,7 @@ impl Memory {
     }
 
     pub(super) fn save(&self, state: &mut State) {
-        if self.rule == Rule::Topk {
+        if self.rule == SelectionRule::Topk {
             return;
         }
         // How many unions there are, and each.
@@ -121,13 +121,13 @@ impl Memory {
         put_count(self.union.iter().len() as u32, &mut bytes);
         self.union.iter().for_each(|list| put_list(list, &mut bytes));
         state.insert("unions", Entry::Bytes(bytes));
-        if matches!(self.rule, Rule::Mix { .. }) {
+        if matches!(self.rule, SelectionRule::Mix { .. }) {
             state.insert("sums", Entry::F32(self.sums.clone()));
         }
     }
 
     pub(super) fn restore(&mut self, state: &State) -> Result<()> {
-        if self.rule == Rule::Topk {
+        if self.rule == SelectionRule::Topk {
             return Ok(());
         }
         let mut read = Memory::new(self.rule, self.length);
@@ -145,7 +145,7 @@ impl Memory {
             },
             other => other,
         })?;
-        if matches!(self.rule, Rule::Mix { .. }) {
+        if matches!(self.rule, SelectionRule::Mix { .. }) {
             let union = read.union().map_or(0, <[u32]>::len);
             read.sums = state.f32s("sums", union)?.to_vec();
         }

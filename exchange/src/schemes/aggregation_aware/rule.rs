@@ -10,7 +10,7 @@ use crate::compress::scheme::require;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Rule {
+pub enum SelectionRule {
     /// p·k places for the largest |u| inside U, the other places for the largest of the rest.
     PrevUnion {
         /// Share of places, 0 to 1. Default 0.75.
@@ -49,27 +49,27 @@ fn two() -> f64 {
     2.0
 }
 
-impl Default for Rule {
+impl Default for SelectionRule {
     fn default() -> Self {
-        Rule::PrevUnion { p: three_quarters() }
+        SelectionRule::PrevUnion { p: three_quarters() }
     }
 }
 
-impl Rule {
+impl SelectionRule {
     /// Checks the setting by itself.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
         let weight = |key, value: f64, least: f64, wanted| {
             require((value as f32).is_finite() && value >= least, scheme, key, value, wanted)
         };
         match self {
-            Rule::PrevUnion { p } => {
+            SelectionRule::PrevUnion { p } => {
                 require((0.0..=1.0).contains(&p), scheme, "rule.p", p, "write a share from 0 to 1")
             }
-            Rule::Mix { lambda } => {
+            SelectionRule::Mix { lambda } => {
                 weight("rule.lambda", lambda, 0.0, "write a number that is not negative")
             }
-            Rule::Hysteresis { h } => weight("rule.h", h, 1.0, "write a number from 1 on"),
-            Rule::Topk => Ok(()),
+            SelectionRule::Hysteresis { h } => weight("rule.h", h, 1.0, "write a number from 1 on"),
+            SelectionRule::Topk => Ok(()),
         }
     }
 

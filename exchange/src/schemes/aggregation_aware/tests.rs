@@ -41,7 +41,7 @@ fn gauge(gauges: &[Gauge], name: &str) -> f64 {
 type Outcome = (Vec<Vec<u32>>, Vec<f64>);
 
 /// The same rounds by sorting, in f64.
-fn simulate_naively(rule: Rule, k: usize, gradients: &[Vec<Vec<f64>>]) -> Vec<Outcome> {
+fn simulate_naively(rule: SelectionRule, k: usize, gradients: &[Vec<Vec<f64>>]) -> Vec<Outcome> {
     let mut due = vec![vec![0.0; gradients[0][0].len()]; gradients[0].len()];
     let mut history: Vec<Outcome> = Vec::new();
     for gradients in gradients {
@@ -78,10 +78,10 @@ fn selections_unions_and_means_equal_the_vectors() {
     for case in vectors["cases"].as_array().unwrap() {
         let parameter = |key: &str| case["params"][key].as_f64().unwrap();
         let rule = match case["rule"].as_str().unwrap() {
-            "topk" => Rule::Topk,
-            "prev_union" => Rule::PrevUnion { p: parameter("p") },
-            "mix_magnitude" => Rule::Mix { lambda: parameter("lambda") },
-            _ => Rule::Hysteresis { h: parameter("h") },
+            "topk" => SelectionRule::Topk,
+            "prev_union" => SelectionRule::PrevUnion { p: parameter("p") },
+            "mix_magnitude" => SelectionRule::Mix { lambda: parameter("lambda") },
+            _ => SelectionRule::Hysteresis { h: parameter("h") },
         };
         let found = simulate_naively(rule, 4, &gradients);
         for ((selections, sum), round) in found.iter().zip(case["rounds"].as_array().unwrap()) {
@@ -97,7 +97,7 @@ fn selections_unions_and_means_equal_the_vectors() {
 }
 
 /// Every rule by sorting, from the last rounds.
-fn naive(rule: Rule, u: &[f64], k: usize, history: &[Outcome]) -> Vec<u32> {
+fn naive(rule: SelectionRule, u: &[f64], k: usize, history: &[Outcome]) -> Vec<u32> {
     let all: Vec<u32> = (0..u.len() as u32).collect();
     let best = |score: &dyn Fn(u32) -> f64, of: &[u32], k: usize| -> Vec<u32> {
         let mut order = of.to_vec();
@@ -119,12 +119,16 @@ fn naive(rule: Rule, u: &[f64], k: usize, history: &[Outcome]) -> Vec<u32> {
     };
     let union = union(last);
     let mut selected = match rule {
-        Rule::PrevUnion { p } => with_places(best(&size, &union, Rule::places(p, k))),
-        Rule::Mix { lambda } => best(&|at| size(at) + lambda * sum[at as usize].abs(), &all, k),
-        Rule::Hysteresis { h } => {
+        SelectionRule::PrevUnion { p } => {
+            with_places(best(&size, &union, SelectionRule::places(p, k)))
+        }
+        SelectionRule::Mix { lambda } => {
+            best(&|at| size(at) + lambda * sum[at as usize].abs(), &all, k)
+        }
+        SelectionRule::Hysteresis { h } => {
             best(&|at| size(at) * if inside(last, at) { h } else { 1.0 }, &all, k)
         }
-        Rule::Topk => best(&size, &all, k),
+        SelectionRule::Topk => best(&size, &all, k),
     };
     selected.sort_unstable();
     selected
@@ -144,8 +148,13 @@ fn rules_equal_those_by_sorting() {
             (0..3).map(|rank| (0..LENGTH as u32).map(|at| value(rank, at)).collect()).collect()
         })
         .collect();
-    let mut rules: Vec<Rule> = Config::examples().iter().map(|config| config.rule).collect();
-    rules.extend([Rule::default(), Rule::PrevUnion { p: 0.5 }, Rule::Topk]);
+    let mut rules: Vec<SelectionRule> =
+        Config::examples().iter().map(|config| config.rule).collect();
+    rules.extend([
+        SelectionRule::default(),
+        SelectionRule::PrevUnion { p: 0.5 },
+        SelectionRule::Topk,
+    ]);
     let exact: Vec<Vec<Vec<f64>>> = gradients
         .iter()
         .map(|round| {

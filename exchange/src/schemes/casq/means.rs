@@ -3,7 +3,7 @@
 use super::clusters::MOST_CLUSTERS;
 use super::sketch::{Tables, blocks};
 use crate::simd::wide;
-use crate::wire::values::Format;
+use crate::wire::Format;
 
 /// What a message says of each element, from its cluster.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,7 @@ use std::ops::Range;
 use super::clusters::{MOST_CLUSTERS, Members};
 use super::places::{BLOCK, LANES, among, places_of};
 use crate::simd::wide;
-use crate::wire::values::Format;
-use crate::wire::{Fault, Read, Reader, put_count};
+use crate::wire::{Fault, Format, Read, Reader, put_count};
 
 const BASE: u32 = 131;
 

@@ -9,9 +9,9 @@ use super::LONGEST;
 use crate::simd::wide;
 
 /// The transforms of some lengths.
-pub(super) struct Dct(Vec<Matrix>);
+pub(super) struct Dct(Vec<CosineMatrix>);
 
-struct Matrix {
+struct CosineMatrix {
     length: usize,
     /// By place and frequency.
     there: Vec<f32>,
@@ -26,7 +26,7 @@ pub(super) enum Transform {
     Back,
 }
 
-impl Matrix {
+impl CosineMatrix {
     fn new(length: usize) -> Self {
         let value = |place: usize, frequency: usize| {
             let angle = PI * ((2 * place + 1) * frequency) as f64 / (2 * length) as f64;
@@ -50,10 +50,10 @@ impl Dct {
         let mut lengths: Vec<usize> = lengths.collect();
         lengths.sort_unstable();
         lengths.dedup();
-        Self(lengths.into_iter().map(Matrix::new).collect())
+        Self(lengths.into_iter().map(CosineMatrix::new).collect())
     }
 
-    fn matrix(&self, length: usize) -> &Matrix {
+    fn matrix(&self, length: usize) -> &CosineMatrix {
         &self.0[self.0.partition_point(|matrix| matrix.length < length)]
     }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::compress::testing::{bits, square, square_error};
 use crate::rng::Stream;
-use crate::wire::values::Format;
+use crate::wire::Format;
 
 fn seat(shapes: &[&[usize]]) -> Seat {
     let parameters: Vec<usize> = shapes.iter().map(|shape| shape.iter().product()).collect();

@@ -1,6 +1,4 @@
 use super::*;
-use std::sync::Arc;
-
 use crate::Payload;
 use crate::compress::testing::{bits, square, square_error};
 use crate::reducer::Mail;
@@ -308,11 +306,9 @@ fn rounded_factors_lose_what_the_residual_keeps() {
 fn factors_of_a_peer_that_are_no_numbers_or_too_few_are_refused() {
     let mut numbers = [0.0; 2];
     let mut read = |message: &[u8]| {
-        let all = 0..message.len();
-        let payload = Payload::within(&Arc::new(message.to_vec()), all.clone());
-        let mut mail = Mail { messages: vec![(payload, all)], ..Mail::default() };
+        let mut mail = Mail { messages: vec![Payload::from(message.to_vec())], ..Mail::default() };
         let round = Round { step: 1, number: 1, rank: 0, world_size: 1, mail: &mut mail };
-        read_rounded(Format::Bf16, &round, &mut numbers)
+        read(Format::Bf16, &mut numbers, 2, &round)
     };
     assert!(read(&[0x80, 0x3f, 0, 0]).is_ok());
     assert!(read(&[0x80, 0x3f]).is_err());

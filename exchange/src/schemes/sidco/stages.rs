@@ -25,14 +25,14 @@ pub enum Stages {
     /// Always so many: the first keeps a quarter, the others equal shares of what is left to do.
     Fixed(#[cfg_attr(feature = "schema", schemars(range(min = 1, max = MOST)))] u32),
     /// By a rule.
-    By(Rule),
+    By(StageRule),
 }
 
 /// A rule for the number of stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum StageRule {
     /// One more when too few elements were kept over the last five messages, one less when too
     /// many: from 1 to ⌈log₂ 1/ratio⌉, starting at 1.
     Adaptive,
@@ -93,7 +93,7 @@ impl StageShares {
 
 /// Changes the number of stages by what was kept (the authors' mode −1).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Controller {
+pub(crate) struct StageController {
     stages: u64,
     /// Of k̂/k, over the messages since the last change.
     sum: f64,
@@ -102,13 +102,13 @@ pub(crate) struct Controller {
     flipped: bool,
 }
 
-impl Default for Controller {
+impl Default for StageController {
     fn default() -> Self {
         Self { stages: 1, sum: 0.0, messages: 0, flipped: false }
     }
 }
 
-impl Controller {
+impl StageController {
     /// Stages now.
     pub(crate) fn stages(&self) -> u32 {
         self.stages as u32
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(traces.len(), 3);
         for trace in traces {
             let share = number(trace, "delta");
-            let mut controller = Controller::default();
+            let mut controller = StageController::default();
             let used = trace["M_used"].as_array().unwrap();
             for (kept, used) in trace["khat_over_k"].as_array().unwrap().iter().zip(used) {
                 assert_eq!(u64::from(controller.stages()), used.as_u64().unwrap());
@@ -209,12 +209,12 @@ mod tests {
     #[test]
     fn a_pinned_controller_bounces_when_it_may() {
         let run = |bounce| {
-            let mut controller = Controller::default();
+            let mut controller = StageController::default();
             (0..15).for_each(|_| controller.note(3.0, 0.01, bounce));
             controller.stages()
         };
         assert_eq!((run(false), run(true)), (1, 4));
-        let mut whole = Controller::default();
+        let mut whole = StageController::default();
         (0..15).for_each(|_| whole.note(3.0, 1.0, true));
         assert_eq!(whole.stages(), 1, "there is only one stage to have");
     }

@@ -1,5 +1,6 @@
 use super::fit::tests::{fit_of, number, vectors};
 use super::*;
+use crate::compress::moments;
 use crate::compress::special::gamma_quantile;
 use crate::compress::{Compressor, StepEnd};
 use crate::schemes::tests::recorded;
@@ -28,7 +29,7 @@ fn selections_equal_the_vectors() {
         let gradient: Vec<f32> = recorded(&case["g"]);
         for row in case["thresholds"].as_array().unwrap() {
             let stages = match row["stages"].as_u64().unwrap() {
-                0 => Stages::By(Rule::Chain),
+                0 => Stages::By(StageRule::Chain),
                 count => Stages::Fixed(count as u32),
             };
             let config = Config { fit: fit_of(row), stages, ..Config::default() };

@@ -1,10 +1,12 @@
-//! Averages without every rank averaging everything: a reduce-scatter, then an allgather.
+//! The way that one rank's messages take to become the mean: to every rank, to [owners](super::owners), or in
+//! shards.
 //!
-//! The items of a message, buckets or a reducer's values, are laid end to end and cut into one shard
-//! for each rank. Each rank averages its shard of all messages, in order of rank as every rank does over
-//! an allgather, so that the bits are the same, and shares the mean of it as f32. Where messages can be
-//! read in parts, a shard is a stretch of items, cut at multiples of [`RANGE_UNIT`] elements; else it is
-//! whole items.
+//! # Shards
+//! Averages without every rank averaging everything: a reduce-scatter, then an allgather. The items of a
+//! message, buckets or a reducer's values, are laid end to end and cut into one shard for each rank. Each
+//! rank averages its shard of all messages, in order of rank as every rank does over an allgather, so that
+//! the bits are the same, and shares the mean of it as f32. Where messages can be read in parts, a shard is
+//! a stretch of items, cut at multiples of [`RANGE_UNIT`] elements; else it is whole items.
 //!
 //! * Where memory is shared, messages are read where they lie: a rank decodes its shard of N messages
 //!   instead of N messages, and copies the other shards' means.
@@ -14,16 +16,124 @@
 
 use std::ops::Range;
 
-use crate::bucket::{Bucket, Item};
+use super::{Setup, Topology, owners};
 use crate::collective::{Collective, Payload};
 use crate::compress::compressor::RANGE_UNIT;
-use crate::cpu::Stopwatch;
-use crate::group::{GroupExchange, Received};
+use crate::group::{Bucket, GroupExchange, Item, Received};
 use crate::refusal;
-use crate::traffic::Operation;
+use crate::traffic::{Operation, Stopwatch};
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Frame, Kind, Reader, floats};
-use crate::{Error, Result};
+use crate::{Error, Result, State};
+
+/// How one rank's messages become the mean.
+pub(crate) enum Route {
+    Allgather,
+    Sharded,
+    Owners(Box<owners::Owners>),
+}
+
+impl Route {
+    /// One rank's part in the topology.
+    pub(crate) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
+        match setup.wiring.topology {
+            Topology::Allgather | Topology::TwoLevel { .. } => Ok(Route::Allgather),
+            Topology::Sharded if setup.wiring.downlink.is_none() && !collective.shares_memory() => {
+                Err(Topology::Sharded.refuse(
+                    "this transport really sends, and the shards' means would be sent as plain f32; \
+                     choose the topology `allgather` or `server`",
+                ))
+            }
+            Topology::Sharded if setup.wiring.downlink.is_none() => Ok(Route::Sharded),
+            Topology::Server | Topology::Sharded => {
+                owners::Owners::new(setup, collective).map(|own| Route::Owners(Box::new(own)))
+            }
+        }
+    }
+
+    /// Whether buckets that are sent as plain f32 are averaged by themselves, or travel in the message
+    /// with the others.
+    pub(crate) fn sums_apart(&self, collective: &mut dyn Collective) -> bool {
+        !self.is_served() && collective.world_size() > 1 && divides_or_shares(collective)
+    }
+
+    /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
+    /// elements by their mean; notes time and bytes in the leg. A message of plain f32 alone is an
+    /// [`Operation::Allreduce`].
+    pub(crate) fn average(
+        &mut self,
+        group: &mut GroupExchange<'_>,
+        mine: Vec<u8>,
+    ) -> Result<Received> {
+        let plain = group.leg.operation == Operation::Allreduce;
+        match self {
+            Route::Sharded if !plain => average_in_memory(group, mine),
+            Route::Owners(owners) if !plain || owners.is_server() => owners.average(group, mine),
+            Route::Allgather | Route::Sharded | Route::Owners(_) => {
+                let served = divides_or_shares(&mut group.member.collective);
+                match (plain, served) {
+                    (true, true) => average(group, mine),
+                    (false, true) if is_cheaper(group) => {
+                        group.leg.operation = Operation::ReduceScatter;
+                        average(group, mine)
+                    }
+                    (false, _) => group.average_here(mine),
+                    (true, false) => {
+                        group.leg.operation = Operation::Allgather;
+                        group.average_here(mine)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a server averages everything.
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self, Route::Owners(owners) if owners.is_server())
+    }
+
+    /// Refuses steps in which some buckets sit out, where somebody else than the ranks learns from steps.
+    pub(crate) fn takes_parts(&self) -> Result<()> {
+        match self {
+            Route::Owners(owners) if owners.compresses => Err(owners.topology.refuse(
+                "a downlink that is compressed is about whole steps, and not about one group of \
+                 buckets; leave the downlink out",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The step has come to its end on this rank: what it owns may learn from it, if it can.
+    pub(crate) fn end(&mut self, step: u64) {
+        if let Route::Owners(owners) = self {
+            owners.end(step);
+        }
+    }
+
+    /// Puts what later steps depend on into `state`.
+    pub(crate) fn save(&self, state: &mut State) {
+        match self {
+            Route::Owners(owners) => owners.save(state),
+            Route::Allgather | Route::Sharded => {}
+        }
+    }
+
+    /// Takes up what [`save`](Self::save) put there.
+    pub(crate) fn restore(&mut self, state: &State) -> Result<()> {
+        let own = if let Route::Owners(owners) = self { owners.scope() } else { "" };
+        for (scope, who) in owners::SCOPES.iter().filter(|(scope, _)| *scope != own) {
+            if !state.scope(scope).is_empty() {
+                let problem =
+                    format!("would be lost: this topology has no {who} that could take it up");
+                return Err(Error::State { entry: scope.to_string(), problem });
+            }
+        }
+        match self {
+            Route::Owners(owners) => owners.restore(state),
+            Route::Allgather | Route::Sharded => Ok(()),
+        }
+    }
+}
 
 /// Bytes of a shard's mean that are checked and copied while the first cache holds them.
 const PIECE: usize = 4 * RANGE_UNIT;
@@ -36,15 +146,15 @@ struct Piece {
     part: Range<usize>,
 }
 
-/// Whether a transport offers it.
-pub(super) fn is_served(collective: &mut dyn Collective) -> bool {
+/// Whether a transport can average in shards.
+fn divides_or_shares(collective: &mut dyn Collective) -> bool {
     collective.divides() || collective.shares_memory()
 }
 
 /// Whether coded messages take fewer bytes this way: all of them have a fixed number w of bytes per
 /// element, and their shards plus the means as f32 are less than N − 1 whole messages:
 /// (w + 4) (N − 1)/N < w (N − 1).
-pub(super) fn is_cheaper(group: &GroupExchange<'_>) -> bool {
+fn is_cheaper(group: &GroupExchange<'_>) -> bool {
     let ranks = group.context.world_size;
     let cheaper = |item: &Item| {
         let codec = group.member.buckets[item.bucket].codec();
@@ -55,7 +165,7 @@ pub(super) fn is_cheaper(group: &GroupExchange<'_>) -> bool {
 
 /// Averages the items of a message over ranks, by whichever of the two the transport offers. Nobody
 /// learns from the messages.
-pub(super) fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
     if group.member.collective.divides() {
         return average_parts(group, &mine).map(|()| Received::Own(Some(Payload::from(mine))));
     }
@@ -68,7 +178,7 @@ pub(super) fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Re
 ///
 /// When a shard cannot be averaged its rank says so, and all ranks read all messages to find out
 /// why: what is wrong with a message is the same error on every rank, its sender included.
-pub(super) fn average_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+fn average_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
     let (context, items) = (group.context, group.items);
     let (rank, ranks) = (context.rank, context.world_size);
     let messages = group.allgather(mine)?;
