@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
-use common::{Echo, LENGTHS, Random, every_case, gradients, seat};
+use common::{Echo, LENGTHS, Random, every_case, gradients, seat, topk};
 use gradwire_exchange::schemes::optquant;
 use gradwire_exchange::wire::Format;
 use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
-    BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error, Exchange, Law,
-    Layout, Next, Payload, Policy, Properties, Reducer, Result, Round, Run, Scheme, SchemeConfig,
-    Seat, Solo, Soundness, State, contract,
+    BucketGradient, Bucketing, Built, Compressor, Encoded, Entry, Error, Exchange, Law, Layout,
+    Next, Policy, Properties, Reducer, Result, Round, Run, Scheme, SchemeConfig, Seat, Solo,
+    Soundness, State, contract,
 };
 use proptest::prelude::*;
 
@@ -37,6 +37,11 @@ fn echoing(scheme: &SchemeConfig, bucketing: Bucketing, length: usize) -> (Excha
     (exchange.unwrap(), echo)
 }
 
+/// One rank alone.
+fn solo(scheme: &SchemeConfig, policy: impl Into<Policy>, length: usize) -> Result<Exchange> {
+    Exchange::new(scheme, policy, layout(length), 0, Box::new(Solo))
+}
+
 /// The message about a gradient, empty where the scheme leaves it to be sent as it is; whether there is one.
 fn message(scheme: &SchemeConfig, gradient: &[f32]) -> (Vec<u8>, bool) {
     let mut wire = Vec::new();
@@ -52,23 +57,40 @@ fn decoded(scheme: &SchemeConfig, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> 
     Ok(sum)
 }
 
+/// Laws 1 and 7: the bytes are what a step costs, none is more than dense, and fallbacks are counted.
 #[test]
-fn law_1_the_messages_bytes_are_its_cost() {
+fn the_messages_bytes_are_its_cost_and_no_more_than_dense() {
+    let too_large = |scheme: &SchemeConfig, bucket: usize, gradient: &[f32]| {
+        let (mut wire, mut seat) = (Vec::new(), seat(gradient.len()));
+        seat.bucket = bucket;
+        let encoded = scheme.codec(&seat).expect("a codec").encode(gradient, 1, &mut wire);
+        encoded == Encoded::Dense || wire.len() > size_of_val(gradient)
+    };
     every_case(|scheme, gradient, case| {
         for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
-            let (mut exchange, echo) = echoing(scheme, bucketing.clone(), gradient.len());
+            // A seat of its own is of one parameter.
+            let alone = bucketing == Bucketing::Parameter;
+            let (mut exchange, echo) = echoing(scheme, bucketing, gradient.len());
             let traffic = exchange.allreduce(1, &mut gradient.to_vec()).expect(case);
             let sent = &echo.sent.lock().unwrap()[0];
             assert_eq!(traffic.wire_bytes, sent.len() as u64, "{case}");
             assert_eq!(traffic.parameters, gradient.len() as u64, "{case}");
+            assert!(traffic.compression_ratio() <= 1.0, "{case}");
             let mut reader = Reader::new(sent);
-            let mut elements = 0;
-            for bucket in exchange.buckets() {
-                Frame::read(&mut reader).expect(case);
-                elements += 4 * bucket.range.len() + frame::HEADER_BYTES;
+            let (mut dense, mut fallbacks) = (0, 0);
+            for (bucket, place) in exchange.buckets().iter().enumerate() {
+                let frame = Frame::read(&mut reader).expect(case);
+                let elements = &gradient[place.range.clone()];
+                dense += (size_of_val(elements) + frame::HEADER_BYTES) as u64;
+                if alone && !elements.is_empty() && too_large(scheme, bucket, elements) {
+                    assert_eq!(frame.header.kind, Kind::Dense, "{case}");
+                    fallbacks += 1;
+                }
             }
             reader.finish().expect(case);
-            assert_eq!(traffic.dense_bytes, elements as u64, "{case}");
+            assert_eq!(traffic.dense_bytes, dense, "{case}");
+            assert!(traffic.wire_bytes <= dense, "{case}");
+            assert!(!alone || traffic.dense_fallbacks == fallbacks, "{case}");
         }
     });
 }
@@ -117,38 +139,8 @@ proptest! {
 }
 
 #[test]
-fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
-    every_case(|scheme, gradient, case| {
-        let (mut exchange, echo) = echoing(scheme, Bucketing::Parameter, gradient.len());
-        let traffic = exchange.allreduce(1, &mut gradient.to_vec()).expect(case);
-        assert!(traffic.wire_bytes <= traffic.dense_bytes, "{case}");
-        assert!(traffic.compression_ratio() <= 1.0, "{case}");
-
-        let too_large = |bucket: usize, gradient: &[f32]| {
-            let mut wire = Vec::new();
-            let mut seat = seat(gradient.len());
-            seat.bucket = bucket;
-            let encoded = scheme.codec(&seat).expect("a codec").encode(gradient, 1, &mut wire);
-            encoded == Encoded::Dense || wire.len() > size_of_val(gradient)
-        };
-        let sent = &echo.sent.lock().unwrap()[0];
-        let mut reader = Reader::new(sent);
-        let mut fallbacks = 0;
-        for (bucket, place) in exchange.buckets().iter().enumerate() {
-            let frame = Frame::read(&mut reader).expect(case);
-            let elements = &gradient[place.range.clone()];
-            if !elements.is_empty() && too_large(bucket, elements) {
-                assert_eq!(frame.header.kind, Kind::Dense, "{case}");
-                fallbacks += 1;
-            }
-        }
-        assert_eq!(traffic.dense_fallbacks, fallbacks, "{case}");
-    });
-}
-
-#[test]
 fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
-    let topk = SchemeConfig::Topk(Default::default());
+    let topk = topk(0.01);
     let (mut exchange, _) = echoing(&topk, Bucketing::Whole, 200);
     exchange.allreduce(1, &mut Random(1).laplaces(200)).unwrap();
     let saved = exchange.save();
@@ -165,9 +157,7 @@ fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
 
 #[test]
 fn a_residual_that_overflows_is_named_as_such() {
-    let scheme = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config::default());
-    let mut exchange =
-        Exchange::new(&scheme, Bucketing::Whole, layout(700), 0, Box::new(Solo)).unwrap();
+    let mut exchange = solo(&topk(0.01), Bucketing::Whole, 700).unwrap();
     exchange.allreduce(1, &mut [f32::MAX; 700]).unwrap();
     let residual = exchange.residual().unwrap().to_vec();
     let error = exchange.allreduce(2, &mut [f32::MAX; 700]).unwrap_err();
@@ -206,10 +196,6 @@ fn a_scheme_is_told_the_length_of_the_run() {
 /// lies between what; nothing is left pending of what crossed as it is.
 #[test]
 fn small_parameters_and_first_steps_are_sent_as_they_are() {
-    let scheme = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
-        ratio: 0.1.into(),
-        ..Default::default()
-    });
     let names = ["1.conv", "2.norm", "3.conv", "4.norm"];
     let lengths = [400, 8, 300, 12];
     let layout = Layout::new(names.iter().map(ToString::to_string).zip(lengths)).unwrap();
@@ -220,7 +206,8 @@ fn small_parameters_and_first_steps_are_sent_as_they_are() {
         ..Policy::from(Bucketing::Whole)
     };
     let echo = Echo::default();
-    let mut exchange = Exchange::new(&scheme, policy, layout, 42, Box::new(echo.clone())).unwrap();
+    let end = Box::new(echo.clone());
+    let mut exchange = Exchange::new(&topk(0.1), policy, layout, 42, end).unwrap();
     for step in 1..=3 {
         let gradient = Random(step).laplaces(720);
         let mut mean = gradient.clone();
@@ -280,8 +267,7 @@ fn momentum_correction_of_a_full_message_is_momentum() {
             assert!(mean.iter().zip(&expected).all(near), "masking {masking}, factor {factor}");
         }
         let state = exchange.save();
-        let mut other =
-            Exchange::new(&all, policy(masking), self::layout(70), 0, Box::new(Solo)).unwrap();
+        let mut other = solo(&all, policy(masking), 70).unwrap();
         other.restore(&state).unwrap();
         assert_eq!(other.save(), state);
         let (mut without, _) = echoing(&all, Bucketing::Parameter, 70);
@@ -296,10 +282,7 @@ fn unsound_feedback_needs_to_be_forced() {
         feedback: true,
         ..Default::default()
     });
-    let build = |force| {
-        let policy = Policy { force, ..bare(Bucketing::Whole) };
-        Exchange::new(&unsound, policy, layout(70), 0, Box::new(Solo))
-    };
+    let build = |force| solo(&unsound, Policy { force, ..bare(Bucketing::Whole) }, 70);
     let refused = build(false).err().unwrap();
     assert!(matches!(refused, Error::Unsound { scheme: "qsgd", .. }), "{refused}");
     assert!(refused.to_string().contains("policy's `force`"), "{refused}");
@@ -311,16 +294,10 @@ fn unsound_feedback_needs_to_be_forced() {
 /// Local clipping bounds each rank's gradient by the limit over √N.
 #[test]
 fn local_clipping_bounds_what_is_sent() {
-    for scheme in [
-        SchemeConfig::default(),
-        SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
-            ratio: 1.0.into(),
-            ..Default::default()
-        }),
-    ] {
+    for scheme in [SchemeConfig::default(), topk(1.0)] {
         let policy = Policy { clip_norm: Some(2.0), ..bare(Bucketing::Whole) };
-        let mut exchange =
-            Exchange::new(&scheme, policy, layout(70), 0, Box::new(Echo::default())).unwrap();
+        let end = Box::<Echo>::default();
+        let mut exchange = Exchange::new(&scheme, policy.clone(), layout(70), 0, end).unwrap();
         let mut mean = Random(1).laplaces(70);
         let direction = mean.clone();
         exchange.allreduce(1, &mut mean).unwrap();
@@ -328,8 +305,7 @@ fn local_clipping_bounds_what_is_sent() {
         assert!((norm - 2f64.sqrt()).abs() < 1e-5, "{norm}");
         assert!((mean[3] / mean[5] - direction[3] / direction[5]).abs() < 1e-5);
 
-        let policy = Policy { clip_norm: Some(2.0), ..bare(Bucketing::Whole) };
-        let mut alone = Exchange::new(&scheme, policy, layout(70), 0, Box::new(Solo)).unwrap();
+        let mut alone = solo(&scheme, policy, 70).unwrap();
         let mut mean = direction.clone();
         alone.allreduce(1, &mut mean).unwrap();
         let norm = mean.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
@@ -339,21 +315,14 @@ fn local_clipping_bounds_what_is_sent() {
 
 #[test]
 fn settings_without_meaning_are_refused_before_anything_is_built() {
-    let build = |scheme: &SchemeConfig, bucketing: Bucketing, length: usize| {
-        Exchange::new(scheme, bucketing, layout(length), 0, Box::new(Solo)).err()
-    };
-    let (dense, whole) = (SchemeConfig::default(), Bucketing::Whole);
-    let nothing = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
-        ratio: 0.0.into(),
-        ..Default::default()
-    });
-    assert!(matches!(build(&nothing, whole.clone(), 9), Some(Error::Config { key: "ratio", .. })));
-    let tiny = Bucketing::Bytes(1);
-    for (bucketing, length) in [(tiny, 9), (whole, 1 << 30)] {
-        let error = build(&dense, bucketing, length).unwrap();
+    let nothing = solo(&topk(0.0), Bucketing::Whole, 9).err();
+    assert!(matches!(nothing, Some(Error::Config { key: "ratio", .. })));
+    let dense = SchemeConfig::default();
+    for (bucketing, length) in [(Bucketing::Bytes(1), 9), (Bucketing::Whole, 1 << 30)] {
+        let error = solo(&dense, bucketing, length).err().unwrap();
         assert!(error.to_string().starts_with("bucketing: "), "{error}");
     }
-    assert!(build(&dense, Bucketing::Parameter, 1 << 29).is_none());
+    assert!(solo(&dense, Bucketing::Parameter, 1 << 29).is_ok());
 }
 
 /// The same laws as a user's scheme is held to, for every scheme of ours, those of several rounds too.
@@ -480,40 +449,19 @@ fn the_public_contract_sees_what_is_wrong_with_a_scheme() {
     }
 }
 
-/// Rank 0 of two, of which the other says the same but for the last number that is learnt from it.
-struct Mislearnt;
-
-impl Collective for Mislearnt {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn world_size(&self) -> usize {
-        2
-    }
-
-    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
-        let mut theirs = Vec::new();
-        let mut reader = Reader::new(&mine);
-        while let Ok(frame) = Frame::read(&mut reader) {
-            let mut payload = frame.payload.to_vec();
-            let at = payload.len() - 4;
-            payload[at..].copy_from_slice(&f32::NAN.to_le_bytes());
-            frame.header.from_rank(1).write(&payload, &mut theirs);
-        }
-        reader.finish()?;
-        Ok(vec![Payload::from(mine), Payload::from(theirs)])
-    }
-}
-
 /// What is learnt from a message is read only after the mean has been taken; a step that fails there
 /// leaves residual and compressors as they were, too.
 #[test]
 fn a_step_whose_learning_fails_leaves_no_trace() {
     let config = optquant::Config { lambda: Some(2.0), feedback: true, ..Default::default() };
     let (scheme, policy) = (SchemeConfig::Optquant(config), bare(Bucketing::Parameter));
-    let mut exchange =
-        Exchange::new(&scheme, policy, layout(50_000), 42, Box::new(Mislearnt)).unwrap();
+    // The other rank's last number, which is learnt from, is none.
+    let spoil = |payload: &mut Vec<u8>| {
+        let at = payload.len() - 4;
+        payload[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+    };
+    let end = Echo { spoil: Some(spoil), ..Echo::default() };
+    let mut exchange = Exchange::new(&scheme, policy, layout(50_000), 42, Box::new(end)).unwrap();
     let before = exchange.save();
     let error = exchange.allreduce(1, &mut Random(1).laplaces(50_000)).unwrap_err();
     assert!(matches!(error, Error::Wire(_) | Error::Message { .. }), "{error}");

@@ -18,8 +18,7 @@ const LENGTH: usize = Trial::LENGTH;
 
 /// Every topology with each of these schemes that it can carry.
 fn trials(schemes: &[SchemeConfig]) -> Vec<Trial> {
-    let over_each = |scheme| wirings().into_iter().map(move |wiring| Trial::new(scheme, wiring));
-    schemes.iter().flat_map(over_each).filter(Trial::is_valid).collect()
+    Trial::each(schemes, &wirings())
 }
 
 /// A NaN in the second group, an abort before it: every rank fails with the same error, nothing of the

@@ -154,20 +154,9 @@ fn all_forms_go_on_where_they_were() {
     {
         for wiring in wirings() {
             let trial = with(&Trial::new(&half(), wiring), rule);
-            let through = trial.over(3, |rank, mut exchange| {
-                trial.steps(rank, &mut exchange, 1..=2);
-                let saved = exchange.save();
-                let rest = trial.steps(rank, &mut exchange, 3..=5);
-                (saved, rest)
-            });
-            let resumed = trial.over(3, |rank, mut exchange| {
-                exchange.restore(&through[rank].0).unwrap();
-                trial.steps(rank, &mut exchange, 3..=5)
-            });
-            let rest: Vec<_> = through.iter().map(|(_, rest)| rest.clone()).collect();
-            assert!(resumed == rest, "{trial:?}");
+            let saved = trial.goes_on_the_same(3);
             Trial::new(&half(), wiring).over(3, |rank, mut exchange| {
-                let restored = exchange.restore(&through[rank].0);
+                let restored = exchange.restore(&saved[rank]);
                 assert_eq!(restored.is_err(), !matches!(rule, FeedbackRule::Decay(_)), "{trial:?}");
             });
         }
@@ -248,13 +237,11 @@ fn demo_keeps_its_own_form_of_feedback() {
 fn a_shared_momentum_is_what_ranks_took_and_nothing_is_lost() {
     const FACTOR: f64 = 0.75;
     let mut cases = 0;
-    for (scheme, wiring) in SchemeConfig::specimens()
-        .iter()
-        .flat_map(|scheme| wirings().into_iter().map(move |w| (scheme, w)))
-    {
-        let mut trial = with(&Trial::new(scheme, wiring), FeedbackRule::Momentum(FACTOR));
+    for trial in Trial::each(&SchemeConfig::specimens(), &wirings()) {
+        let mut trial = with(&trial, FeedbackRule::Momentum(FACTOR));
+        let (scheme, wiring) = (trial.scheme.clone(), trial.wiring);
         trial.policy.momentum_correction = Some(0.0);
-        if trial.policy.validate(scheme).is_err() || !trial.is_valid() {
+        if trial.policy.validate(&scheme).is_err() {
             continue;
         }
         cases += 1;

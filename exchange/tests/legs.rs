@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::time::Duration;
 
+use common::{PATIENT, each_rank, topk};
 use gradwire_exchange::Operation::{Allreduce, Messages, ReduceScatter};
-use gradwire_exchange::schemes::{half, powersgd, topk};
+use gradwire_exchange::schemes::{half, powersgd};
 use gradwire_exchange::{
     Exchange, Layout, Leg, Operation, Policy, SchemeConfig, Solo, Topology, Traffic, mesh,
 };
@@ -22,23 +25,16 @@ fn traffic(
     topology: Topology,
     ranks: usize,
 ) -> Vec<Traffic> {
-    let ends = mesh(ranks, Duration::from_secs(60));
-    let all: Vec<Vec<Traffic>> = std::thread::scope(|scope| {
-        let on_rank = |end| {
-            scope.spawn(move || {
-                let parts = [("b".to_string(), vec![64]), ("w".to_string(), vec![64, 64])];
-                let layout = Layout::shaped(parts).unwrap();
-                let mut exchange =
-                    Exchange::with(scheme, topology, policy.clone(), layout, 1, end).unwrap();
-                let step = |step| {
-                    let mut gradient: Vec<f32> = (0..4160).map(|i| (i as f32).sin()).collect();
-                    exchange.allreduce(step, &mut gradient[..]).unwrap()
-                };
-                (1..=2).map(step).collect()
-            })
+    let all = each_rank(mesh(ranks, PATIENT), |_, end| {
+        let parts = [("b".to_string(), vec![64]), ("w".to_string(), vec![64, 64])];
+        let layout = Layout::shaped(parts).unwrap();
+        let mut exchange =
+            Exchange::with(scheme, topology, policy.clone(), layout, 1, end).unwrap();
+        let step = |step| {
+            let mut gradient: Vec<f32> = (0..4160).map(|i| (i as f32).sin()).collect();
+            exchange.allreduce(step, &mut gradient[..]).unwrap()
         };
-        let threads: Vec<_> = ends.into_iter().map(on_rank).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        (1..=2).map(step).collect::<Vec<_>>()
     });
     all.into_iter().next().unwrap()
 }
@@ -63,7 +59,7 @@ fn plain_values_are_an_allreduce_in_one_process() {
         assert_eq!(operations(&dense[0]), [Allreduce]);
         assert_eq!(dense_bytes(&dense[0]), [whole]);
         // Uncompressed first steps, and small parameters beside compressed ones.
-        let topk = SchemeConfig::Topk(topk::Config::default());
+        let topk = topk(0.01);
         let first = Policy { warmup_steps: Some(1), ..Policy::default() };
         let steps = traffic(&topk, &first, topology, 4);
         assert_eq!(operations(&steps[0]), [Allreduce]);
@@ -123,8 +119,7 @@ fn a_rank_alone_has_its_momentum_where_everything_is_plain() {
     let policy =
         Policy { dense_below: Some(100), momentum_correction: Some(0.5), ..Policy::default() };
     let end = Box::new(Solo);
-    let topk = SchemeConfig::Topk(topk::Config::default());
-    let mut exchange = Exchange::new(&topk, policy, layout, 1, end).unwrap();
+    let mut exchange = Exchange::new(&topk(0.01), policy, layout, 1, end).unwrap();
     for (step, velocity) in [(1, 4.0), (2, 6.0), (3, 7.0)] {
         let mut gradient = [4.0; 3];
         exchange.allreduce(step, &mut gradient[..]).unwrap();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{PATIENT, Ran, Trial, bits, each_rank, half, parameters};
+use common::{PATIENT, Trial, bits, each_rank, half, parameters};
 use gradwire_exchange::{
     Awaited, Bucketing, Error, Exchange, Policy, Scheme, SchemeConfig, Topology, Traffic, mesh,
 };
@@ -173,21 +173,7 @@ fn a_refusal_is_everybodys() {
 #[test]
 fn residuals_go_on_in_groups_and_out_of_them() {
     for scheme in SchemeConfig::specimens() {
-        let trial = two_level(&scheme, 2);
-        let run = |trial: &Trial, states: Option<&[Ran]>, steps: std::ops::RangeInclusive<u64>| {
-            trial.over(4, |rank, mut exchange| {
-                if let Some(states) = states {
-                    exchange.restore(&states[rank].state).unwrap();
-                }
-                trial.steps(rank, &mut exchange, steps.clone())
-            })
-        };
-        let (begun, whole) = (run(&trial, None, 1..=2), run(&trial, None, 1..=5));
-        let resumed = run(&trial, Some(&begun), 3..=5);
-        for (resumed, whole) in resumed.iter().zip(&whole) {
-            assert!(resumed.state == whole.state, "{trial:?}");
-            assert_eq!(resumed.means, whole.means[2..], "{trial:?}");
-        }
+        two_level(&scheme, 2).goes_on_the_same(4);
     }
     let mut flat = two_level(&half(), 2);
     flat.wiring = Topology::Allgather.into();

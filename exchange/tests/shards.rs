@@ -4,16 +4,13 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::{Random, bits};
+use common::{PATIENT, Random, bits};
 use gradwire_exchange::schemes::powersgd;
 use gradwire_exchange::{
     Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Payload, Result,
     SchemeConfig, Support, mesh,
 };
 
-const PATIENT: Duration = Duration::from_secs(20);
 const RANKS: usize = 3;
 
 /// Each bucket is long; neither is a whole number of blocks.

@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{COMPRESSED, Echo, OWNED, Ran, Random, Trial, bits, half, parameters, wirings};
-use gradwire_exchange::schemes::{signsgd, topk};
+use common::{COMPRESSED, Echo, OWNED, Ran, Random, Trial, bits, half, parameters, topk, wirings};
+use gradwire_exchange::schemes::signsgd;
 use gradwire_exchange::{
     Bucketing, Collective, Error, Exchange, Gradient, Rule, Scheme, SchemeConfig, State, Support,
     Topology,
@@ -126,13 +126,8 @@ fn a_group_alone_leaves_the_others_as_they_were() {
 
 #[test]
 fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
-    for (scheme, wiring) in
-        SchemeConfig::codecs().into_iter().flat_map(|s| [COMPRESSED, OWNED].map(|w| (s.clone(), w)))
-    {
-        let trial = Trial::new(&scheme, wiring);
-        if !trial.is_valid() {
-            continue;
-        }
+    for trial in Trial::each(&SchemeConfig::codecs(), &[COMPRESSED, OWNED]) {
+        let (scheme, wiring) = (&trial.scheme, trial.wiring);
         let once = trial.run(3);
         assert!(once.iter().all(|ran| ran.means == once[0].means), "{scheme:?}");
         let feedback = scheme.feedback();
@@ -389,9 +384,8 @@ fn a_support_covers_what_a_failed_step_leaves_behind() {
 /// ranks and server still hold.
 #[test]
 fn nothing_is_lost_when_both_ways_are_compressed() {
-    let scheme = SchemeConfig::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
     for wiring in [COMPRESSED, OWNED] {
-        both_ways(&Trial::new(&scheme, wiring));
+        both_ways(&Trial::new(&topk(0.05), wiring));
     }
 }
 
@@ -456,8 +450,7 @@ fn signs_both_ways_are_a_majority_vote() {
 #[test]
 fn an_exact_downlink_is_the_union_or_dense_whichever_is_shorter() {
     for (ratio, most) in [(0.01, 24 + 5 + 8 * 150), (1.0, 24 + 5 + 4 * LENGTH)] {
-        let scheme = SchemeConfig::Topk(topk::Config { ratio: ratio.into(), ..Default::default() });
-        let mut trial = Trial::new(&scheme, Topology::Server).bucketing(Bucketing::Whole);
+        let mut trial = Trial::new(&topk(ratio), Topology::Server).bucketing(Bucketing::Whole);
         trial.policy.dense_below = None;
         let bytes = trial.over(3, |rank, mut exchange| {
             exchange.allreduce(2, &mut Trial::gradient(rank, 2)).unwrap().downlink_bytes
@@ -469,11 +462,7 @@ fn an_exact_downlink_is_the_union_or_dense_whichever_is_shorter() {
 
 #[test]
 fn sixty_four_ranks_share_two_cores() {
-    for trial in [SchemeConfig::default(), half()]
-        .iter()
-        .flat_map(|scheme| wirings().into_iter().map(|wiring| Trial::new(scheme, wiring)))
-        .filter(Trial::is_valid)
-    {
+    for trial in Trial::each(&[SchemeConfig::default(), half()], &wirings()) {
         let ranks = trial.run(64);
         assert!(ranks.iter().all(|ran| ran.means == ranks[0].means), "{trial:?}");
     }
@@ -482,25 +471,8 @@ fn sixty_four_ranks_share_two_cores() {
 /// Saved and restored in the middle, every topology goes on as if nothing had been.
 #[test]
 fn a_run_that_is_taken_up_again_goes_on_the_same() {
-    for scheme in SchemeConfig::specimens() {
-        for trial in wirings().into_iter().map(|wiring| Trial::new(&scheme, wiring)) {
-            if !trial.is_valid() {
-                continue;
-            }
-            let steps = |states: Option<&[State]>, range: std::ops::RangeInclusive<u64>| {
-                let ran = trial.over(2, |rank, mut exchange| {
-                    if let Some(states) = states {
-                        exchange.restore(&states[rank]).unwrap();
-                    }
-                    trial.steps(rank, &mut exchange, range.clone())
-                });
-                let last = |ran: Ran| (ran.state, ran.means.last().cloned());
-                ran.into_iter().map(last).collect::<Vec<_>>()
-            };
-            let saved: Vec<State> =
-                steps(None, 1..=2).into_iter().map(|(state, _)| state).collect();
-            assert!(steps(Some(&saved), 3..=5) == steps(None, 1..=5), "{trial:?}");
-        }
+    for trial in Trial::each(&SchemeConfig::specimens(), &wirings()) {
+        trial.goes_on_the_same(2);
     }
 }
 

@@ -155,6 +155,12 @@ impl Trial {
         Self { scheme, wiring, policy, groups: Vec::new(), order: Vec::new() }
     }
 
+    /// Each of these schemes over each of these topologies that can carry it.
+    pub fn each(schemes: &[SchemeConfig], wirings: &[Wiring]) -> Vec<Self> {
+        let over_each = |scheme| wirings.iter().map(move |wiring| Self::new(scheme, *wiring));
+        schemes.iter().flat_map(over_each).filter(Self::is_valid).collect()
+    }
+
     /// With this bucketing.
     pub fn bucketing(mut self, bucketing: Bucketing) -> Self {
         self.policy.bucketing = Some(bucketing);
@@ -235,6 +241,30 @@ impl Trial {
         Ran { means, state: exchange.save(), wire_bytes, gauges }
     }
 
+    /// These steps of a group of threads, from what each has saved.
+    pub fn go_on(&self, saved: &[State], steps: RangeInclusive<u64>) -> Vec<Ran> {
+        self.over(saved.len(), |rank, mut exchange| {
+            exchange.restore(&saved[rank]).unwrap();
+            self.steps(rank, &mut exchange, steps.clone())
+        })
+    }
+
+    /// Checks that ranks which save after two steps and are taken up go on as if nothing had been; what they
+    /// had saved.
+    pub fn goes_on_the_same(&self, ranks: usize) -> Vec<State> {
+        let begin = |steps: RangeInclusive<u64>| {
+            self.over(ranks, |rank, mut exchange| self.steps(rank, &mut exchange, steps.clone()))
+        };
+        let saved: Vec<State> = begin(1..=2).into_iter().map(|ran| ran.state).collect();
+        for (resumed, mut whole) in self.go_on(&saved, 3..=5).into_iter().zip(begin(1..=5)) {
+            whole.means.drain(..2);
+            whole.wire_bytes.drain(..4);
+            whole.gauges.drain(..2);
+            assert!(resumed == whole, "{self:?}");
+        }
+        saved
+    }
+
     /// Four steps of a group of threads.
     pub fn run(&self, ranks: usize) -> Vec<Ran> {
         self.over(ranks, |rank, mut exchange| self.steps(rank, &mut exchange, 1..=4))
@@ -258,9 +288,14 @@ pub fn parameters(lengths: &[usize]) -> Layout {
     Layout::new(named).unwrap()
 }
 
+/// The largest of every bucket, this share.
+pub fn topk(ratio: f64) -> SchemeConfig {
+    SchemeConfig::Topk(topk::Config { ratio: ratio.into(), ..Default::default() })
+}
+
 /// The larger half of every bucket.
 pub fn half() -> SchemeConfig {
-    SchemeConfig::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
+    topk(0.5)
 }
 
 pub fn seat(length: usize) -> Seat {
@@ -271,10 +306,12 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Rank 0 of two ranks of which the other always sends the same; keeps what is sent.
+/// Rank 0 of two ranks of which the other always sends the same, but for what `spoil` makes of each frame's
+/// payload; keeps what is sent.
 #[derive(Clone, Default)]
 pub struct Echo {
     pub sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    pub spoil: Option<fn(&mut Vec<u8>)>,
 }
 
 impl Collective for Echo {
@@ -291,7 +328,9 @@ impl Collective for Echo {
         let mut echo = Vec::new();
         let mut reader = Reader::new(&mine);
         while let Ok(frame) = Frame::read(&mut reader) {
-            frame.header.from_rank(1).write(frame.payload, &mut echo);
+            let mut payload = frame.payload.to_vec();
+            self.spoil.iter().for_each(|spoil| spoil(&mut payload));
+            frame.header.from_rank(1).write(&payload, &mut echo);
         }
         reader.finish()?;
         Ok(vec![Payload::from(mine), Payload::from(echo)])
