@@ -85,7 +85,7 @@ impl Samples {
                 bytes.extend(pixels.iter().flat_map(|v| v.to_le_bytes()));
             }
             SampleValues::Texts { ids, .. } => {
-                bytes.extend(ids.iter().flat_map(|v| v.to_le_bytes()))
+                bytes.extend(ids.iter().flat_map(|v| v.to_le_bytes()));
             }
         }
         let (name, length) = (name.to_owned(), bytes.len() as u64);
