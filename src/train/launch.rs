@@ -132,7 +132,7 @@ fn attempt(
         .into_iter()
         .chain(events)
         .chain(cautions.iter().chain(notes).map(warning))
-        .try_for_each(|event| receivers.record(event));
+        .try_for_each(|event| receivers.record(&event));
     let mut collector = Collector::new(&shared.recipe, steps, sums, shared.data.bytes_per_token);
     let trained = announced.and_then(|()| {
         run_workers(job, &shared, threads, from, |report| {

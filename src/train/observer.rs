@@ -39,7 +39,7 @@ impl Receivers<'_, '_, '_> {
     /// Passes on what has happened.
     pub(super) fn take(&mut self, event: RunEvent) -> Result<()> {
         match event {
-            RunEvent::Recorded(event) => self.record(event),
+            RunEvent::Recorded(event) => self.record(&event),
             RunEvent::Unrecorded(event) => {
                 self.record.pass_over(&event);
                 show(self.observers, &event)
@@ -54,19 +54,19 @@ impl Receivers<'_, '_, '_> {
 
     /// Passes on what has become of checkpoints since this was last asked.
     pub(super) fn take_news(&mut self) -> Result<()> {
-        self.checkpoints.news().into_iter().try_for_each(|event| self.record(event))
+        self.checkpoints.news().into_iter().try_for_each(|event| self.record(&event))
     }
 
     /// Records an event, and shows it.
-    pub(super) fn record(&mut self, event: Event) -> Result<()> {
-        let warning = self.record.record(&event)?;
-        show(self.observers, &event)?;
+    pub(super) fn record(&mut self, event: &Event) -> Result<()> {
+        let warning = self.record.record(event)?;
+        show(self.observers, event)?;
         warning.map_or(Ok(()), |warning| show(self.observers, &warning))
     }
 
     /// Waits until all checkpoints are written.
     pub(super) fn finish_checkpoints(&mut self) -> Result<()> {
-        self.checkpoints.finish()?.into_iter().try_for_each(|event| self.record(event))
+        self.checkpoints.finish()?.into_iter().try_for_each(|event| self.record(&event))
     }
 }
 
