@@ -26,8 +26,11 @@ const FIGURES: [(&str, Reader); 15] = [
     ("wall_seconds", |m| Some(m.summary.seconds)),
 ];
 
+/// Where a figure of a run on a link is read.
+type LinkReader = fn(&OnLink) -> f64;
+
 /// The figures of a run on a link: each with how its columns begin, and where it is read.
-const ON_LINK: [(&str, fn(&OnLink) -> f64); 3] = [
+const ON_LINK: [(&str, LinkReader); 3] = [
     ("step_seconds", |link| link.step_seconds),
     ("exposed_seconds", |link| link.exposed_seconds),
     ("seconds", |link| link.seconds),
