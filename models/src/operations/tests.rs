@@ -123,7 +123,7 @@ fn a_wrong_outcome_is_found() {
     let own = active().unwrap();
     for kernels in std::iter::once(own).chain(own.in_bf16()) {
         with(kernels, || {
-            TRIALS.iter().for_each(|trial| finds_what_is_wrong(trial, kernels != own))
+            TRIALS.iter().for_each(|trial| finds_what_is_wrong(trial, kernels != own));
         });
     }
 }
