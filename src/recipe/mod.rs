@@ -29,7 +29,7 @@ mod words;
 pub use compare::{Change, flat, is_one_of};
 pub use device::Device;
 pub use settings::{
-    BatchNorm, CheckpointSettings, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record,
+    BatchNorm, CheckpointSettings, ExchangeSettings, Faults, NEWEST, OnWorkerLoss, Recipe, Record,
     TestViews, Train, holds, in_words, input, synthetic_for,
 };
 pub use table::{Recipes, Source, part_of, scheme_of, split_values};

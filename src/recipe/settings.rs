@@ -62,7 +62,7 @@ pub struct Recipe {
     pub policy: exchange::Policy,
     /// How gradients are exchanged.
     #[serde(default)]
-    pub exchange: Exchange,
+    pub exchange: ExchangeSettings,
     /// How many steps a rank trains by itself between two exchanges.
     #[serde(default, skip_serializing_if = "every_step")]
     pub local: local::Local,
@@ -98,7 +98,7 @@ pub struct Recipe {
 
 settings! {
     /// How gradients travel.
-    pub struct Exchange {
+    pub struct ExchangeSettings {
         /// The shape that messages travel in: `allgather`, `server`, `sharded`, or
         /// `{ kind = "two-level", group = 4 }`.
         pub topology: exchange::Topology = exchange::Topology::default(),
@@ -119,7 +119,7 @@ settings! {
     }
 }
 
-impl Exchange {
+impl ExchangeSettings {
     /// The topology and its settings.
     pub fn wiring(&self) -> exchange::Wiring {
         exchange::Wiring { topology: self.topology, downlink: self.downlink }

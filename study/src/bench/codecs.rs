@@ -132,8 +132,8 @@ fn take_turns(
     mut count: impl FnMut(usize, &Sent, &mut [f32]) -> Result<()>,
 ) -> Result<()> {
     let flat = gradient.flat.as_slice();
-    let buckets = schemes.iter().map(|scheme| Bucket::new(scheme, gradient));
-    let mut buckets: Vec<Bucket> = buckets.collect::<Result<_>>()?;
+    let buckets = schemes.iter().map(|scheme| TimedBucket::new(scheme, gradient));
+    let mut buckets: Vec<TimedBucket> = buckets.collect::<Result<_>>()?;
     let mut arrived = vec![0.0f32; flat.len()];
     let began = Instant::now();
     let mut step = 0;
@@ -161,7 +161,7 @@ impl Spread {
 }
 
 /// What is timed.
-enum Bucket {
+enum TimedBucket {
     /// One message, and the buffer that it is written to.
     Codec(Box<dyn Compressor>, Vec<u8>),
     /// Rounds of a group of one rank.
@@ -177,7 +177,7 @@ struct Sent {
     dense: bool,
 }
 
-impl Bucket {
+impl TimedBucket {
     /// What `scheme` builds for all of `gradient`.
     fn new(scheme: &SchemeConfig, gradient: &Gradient) -> Result<Self> {
         scheme.validate()?;
@@ -196,7 +196,7 @@ impl Bucket {
     /// Encodes `gradient`, and writes what arrives into `arrived`.
     fn step(&mut self, gradient: &[f32], step: u64, arrived: &mut [f32]) -> Result<Sent> {
         match self {
-            Bucket::Codec(compressor, wire) => {
+            TimedBucket::Codec(compressor, wire) => {
                 wire.clear();
                 let start = Instant::now();
                 let encoded = compressor.encode(gradient, step, wire);
@@ -218,7 +218,7 @@ impl Bucket {
                 })?;
                 Ok(Sent { encode, decode, bytes: wire.len(), dense })
             }
-            Bucket::Rounds(reducer) => {
+            TimedBucket::Rounds(reducer) => {
                 arrived.copy_from_slice(gradient);
                 let (mut alone, mut bucket) =
                     (Alone::default(), BucketGradient::new(arrived, None));
