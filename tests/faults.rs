@@ -105,6 +105,12 @@ fn what_ends_a_run_is_named_in_its_last_words() {
             "local.steps=5",
             &["worker 3, step 12", "rank 3", "non-finite gradient: parameter `"][..],
         ),
+        // The other buckets' exchange goes on beside the backward pass.
+        (
+            "nan:worker=3,step=12",
+            "exchange.overlap=true exchange.overlap_bytes=4096 policy.bucketing=parameter",
+            &["worker 3, step 12", "rank 3", "non-finite gradient: parameter `"],
+        ),
         // A plain message.
         ("corrupt:worker=0,step=12", "scheme=dense", &damaged),
         ("corrupt:worker=0,step=12", "scheme=powersgd", &damaged),

@@ -117,19 +117,16 @@ def is_running(process):
 
 
 def kill(process, rank=None):
-    """SIGKILL for a process, or for that of a rank that it has launched; what it had launched."""
+    """SIGKILL for a process, or for that of a rank that it has launched; what it had launched, and which was killed."""
     process.send_signal(signal.SIGSTOP)  # So that it launches no more while they are counted.
     ranks = launched(process.pid)
     victims = [one for one, its in ranks.items() if rank is not None and its == rank]
-    if victims:
-        os.kill(victims[0], signal.SIGKILL)
-    else:
-        process.kill()
+    os.kill(victims[0] if victims else process.pid, signal.SIGKILL)
     process.send_signal(signal.SIGCONT)
-    return ranks
+    return ranks, "a rank killed" if victims else "mpirun killed"
 
 
-def end(program, arguments, folder, kill_after=None, limit=LIMIT, cwd=None, rank=None):
+def end(program, arguments, folder, kill_after=None, limit=LIMIT, cwd=None, rank=None, counts=None):
     """Runs to the end, or kills (the process of a rank) after so many steps and then so many seconds; exit code
     (negative: the signal) and errors. No process is left then."""
     with open(folder / "stderr", "w+b") as errors:
@@ -154,7 +151,9 @@ def end(program, arguments, folder, kill_after=None, limit=LIMIT, cwd=None, rank
         hangs = not reaches(lambda: has_ended() or has_taken(folder, steps), limit)
         if not reaches(has_ended, seconds):
             hangs, killed = hangs or kill_after is None, True
-            ranks = kill(process, rank)
+            ranks, what = kill(process, rank)
+            if counts is not None:
+                counts[what] += 1
         hangs |= not reaches(lambda: has_ended() and not any(map(is_running, ranks)), LIMIT)
         if hangs:
             [os.kill(one, signal.SIGKILL) for one in ranks if is_running(one)]
@@ -246,10 +245,7 @@ def one(program, undisturbed, seed, schemes, counts, mpi):
 
     def launch(arguments, kill_after):
         rank = chance.randrange(workers) if mpi and kill_after is not None and chance.random() < 0.7 else None
-        code, errors = end(program, arguments, folder, kill_after, rank=rank)
-        if mpi and kill_after is not None and code != 0:
-            counts["mpirun killed" if rank is None else "a rank killed"] += 1
-        return code, errors
+        return end(program, arguments, folder, kill_after, rank=rank, counts=counts if mpi else None)
 
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)

@@ -172,7 +172,7 @@ impl AskedStart {
         // The first one may have been being written, under another name.
         let nothing = match fs::read_dir(path.join(checkpoint::FOLDER)) {
             Ok(mut entries) => entries.all(|entry| {
-                entry.is_ok_and(|entry| entry.file_name().as_encoded_bytes().starts_with(b"."))
+                entry.is_ok_and(|entry| entry.file_name().as_encoded_bytes().ends_with(b".partial"))
             }),
             Err(error) => error.kind() == ErrorKind::NotFound,
         };

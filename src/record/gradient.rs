@@ -110,7 +110,7 @@ impl Gradient {
 /// or a sum that is not finite, a residual of no parameter or of another shape, or nothing at all.
 pub fn load(file: &Path) -> Result<Gradient> {
     let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-    let at = || format!("reading {}", file.display());
+    let at = || format!("reading {}, whose tensors must be f32", file.display());
     let Tensors(mut named) = Tensors::decode(&bytes).with_context(at)?;
     let mut residuals: BTreeMap<String, Tensor> =
         named.extract_if(.., |name, _| name.starts_with(RESIDUAL)).collect();

@@ -180,7 +180,7 @@ impl Faults {
         position.calling(move |step| faults.strike(seen.rank(), step, &seen))
     }
 
-    /// Whether the gradient of `rank` at `step` is [to be spoilt](Self::spoils_gradient).
+    /// Whether a fault is for the gradient of `rank` at `step`, [spoilt](Self::spoils_gradient) already or not.
     pub fn awaits_gradient(&self, rank: usize, step: u64) -> bool {
         self.faults.iter().any(|fault| fault.kind == FaultKind::Nan && fault.is_at(rank, step))
     }

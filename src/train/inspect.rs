@@ -15,8 +15,8 @@ impl Worker {
         spoilt || self.histograms_due(step) || self.gradient_due(step)
     }
 
-    /// Between the backward pass and the exchange: records what the recipe asks for, if it is due, and lets a fault
-    /// spoil the gradient.
+    /// Between the backward pass and the exchange: lets a fault spoil the gradient, and records what the recipe
+    /// asks for, if it is due.
     ///
     /// # Errors
     /// When the recipe names parameters that are not there, or the gradient cannot be written.
@@ -24,15 +24,15 @@ impl Worker {
         if self.is_inspected(step) {
             self.land()?;
         }
+        if self.session.faults.spoils_gradient(self.position.rank(), step) {
+            self.gradient.flat.fill(f32::NAN);
+            self.gradient.support.fill();
+        }
         if self.histograms_due(step) {
             self.report(Report::Histograms(self.histograms(step)?))?;
         }
         if self.gradient_due(step) {
             self.record_gradient(step)?;
-        }
-        if self.session.faults.spoils_gradient(self.position.rank(), step) {
-            self.gradient.flat.fill(f32::NAN);
-            self.gradient.support.fill();
         }
         Ok(())
     }

@@ -198,8 +198,9 @@ impl Exchange {
             }
             if kind == Kind::Dense {
                 let at = range.start;
+                let known = zeros.filter(|zeros| zeros.words(&range).is_some());
                 let zero = |part: Range<usize>| {
-                    zeros.is_some_and(|zeros| zeros.are_all(at + part.start..at + part.end))
+                    known.is_some_and(|zeros| zeros.are_all(at + part.start..at + part.end))
                 };
                 checksum = Some(floats::put_checked(source, zero, out)?);
             }

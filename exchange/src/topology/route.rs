@@ -103,7 +103,7 @@ impl Route {
         }
     }
 
-    /// The step has come to its end on this rank: what it owns may learn from it, if it can.
+    /// The step has come to its end on this rank: what it owns takes up its residual and what it has learnt.
     pub(crate) fn end(&mut self, step: u64) {
         if let Route::Owners(owners) = self {
             owners.end(step);

@@ -103,7 +103,7 @@ fn normalise<E: Element>(
     xs.pixels();
     let (scaled, shifted) = (gamma.is_some(), shift.is_some());
     let parameters = Parameters {
-        linked: Linked::new([beta].into_iter().chain(gamma).chain(shift))?,
+        linked: Linked::new(gamma.into_iter().chain([beta]).chain(shift))?,
         scaled,
         shifted,
     };
@@ -286,7 +286,7 @@ fn gate<'a>(
     }
 }
 
-/// β, γ where there is one and, where there is one, the shift.
+/// γ where there is one, β and, where there is one, the shift.
 struct Parameters {
     linked: Linked,
     scaled: bool,
@@ -297,8 +297,8 @@ impl Parameters {
     /// What `f` makes of γ, which may be empty, and β.
     fn with<R>(&self, f: impl FnOnce(&[f32], &[f32]) -> R) -> Result<R> {
         let values = self.linked.values()?;
-        let gamma: &[f32] = if self.scaled { &values[1] } else { &[] };
-        Ok(f(gamma, &values[0]))
+        let gamma: &[f32] = if self.scaled { &values[0] } else { &[] };
+        Ok(f(gamma, &values[usize::from(self.scaled)]))
     }
 }
 
@@ -380,10 +380,10 @@ impl<E: Element> BatchNormBackward<E> {
                 to.iter_mut().enumerate().for_each(|(c, to)| *to = value(c) as f32);
             })
         };
-        give(0, &|c| sum[c])?;
         if *scaled {
-            give(1, &|c| product[c] * inverse[c])?;
+            give(0, &|c| product[c] * inverse[c])?;
         }
+        give(usize::from(*scaled), &|c| sum[c])?;
         if *shifted {
             // The batch's own mean takes a shift out again.
             let value = |c: usize| if self.train { 0.0 } else { by_gradient[c] * sum[c] };

@@ -91,7 +91,10 @@ impl<T, F: FnOnce(&mut [f32]) -> T> InplaceOp1 for Lend<F, T> {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let values = f32s_mut(storage, layout)?;
+        let values = f32s_mut(storage, layout).map_err(|_| {
+            let wanted = "a variable updated in place must be contiguous f32";
+            candle_core::Error::msg(format!("{wanted}, this one has layout {layout:?}"))
+        })?;
         let update = self.update.take().expect("invariant: candle runs an in-place op once");
         self.out.set(Some(update(values)));
         Ok(())

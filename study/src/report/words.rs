@@ -182,7 +182,8 @@ pub fn chance(results: &Results) -> String {
         _ => " Seeds added by hand are one more look, and err more often than that.",
     };
     format!(
-        "{}. Each claim that is tested is called reproduced or contradicted wrongly with a probability of at most {}{looks}{links}: \
+        "{}. Each claim that is tested gets a wrong verdict (reproduced, contradicted or dependent on the link) with a probability of at \
+         most {}{looks}{links}: \
          of these {tested}, chance alone gets at most {} wrong on average.{again}",
         counts.join(", "),
         percent(SIDE),

@@ -47,14 +47,14 @@ pub(super) const fn stride(len: usize) -> usize {
 pub(super) struct Layout<const POINTS: usize> {
     tiles: Kinds,
     /// The channels, padded with zeros to whole vectors.
-    pub padded: usize,
+    padded: usize,
     /// The channels of one block.
     pub width: usize,
     /// Elements from one block of channels to the next one.
     pub block: usize,
     /// Where each product's row of tile 0 would be in a block, by its numbers in the two dimensions, even if that tile does
     /// not have it: then perhaps before the block, and the number has wrapped.
-    pub offsets: [[usize; POINTS]; POINTS],
+    offsets: [[usize; POINTS]; POINTS],
     matrices: [Matrix; MATRICES],
 }
 
@@ -100,6 +100,18 @@ impl<const POINTS: usize> Layout<POINTS> {
             block += stride(slot.rows * width);
         }
         Self { tiles, padded, width, block, offsets, matrices }
+    }
+
+    /// The channels, padded with zeros to whole vectors.
+    #[inline(always)]
+    pub(super) fn padded(&self) -> usize {
+        self.padded
+    }
+
+    /// Where each product's row of tile 0 would be in a block: see the field.
+    #[inline(always)]
+    pub(super) fn offsets(&self) -> &[[usize; POINTS]; POINTS] {
+        &self.offsets
     }
 
     /// Elements of all matrices.

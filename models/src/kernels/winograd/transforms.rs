@@ -107,7 +107,7 @@ impl<
         let Self(of) = self;
         let Tiling { width, channels, columns, step, .. } = of.tiling;
         assert!(of.layout.width.is_multiple_of(S::LANES));
-        assert!(channels.div_ceil(VECTORS) <= of.layout.padded);
+        assert!(channels.div_ceil(VECTORS) <= of.layout.padded());
         let mut numbers = of.layout.numbers(&of.tiling, of.first, of.rows, TILES);
         assert!(of.layout.len() <= of.points.len());
         let below = step.wrapping_mul(width * channels);
@@ -148,7 +148,7 @@ impl<
                     };
                     let lanes = S::LANES.min(channels - channel);
                     let (to, offsets) = match TILES * VECTORS {
-                        1 => (to, &of.layout.offsets),
+                        1 => (to, of.layout.offsets()),
                         _ => ((&raw mut held[which]).cast(), &places),
                     };
                     // SAFETY: a tile inside its image, and `load` otherwise, reads `lanes` channels from `channel`
@@ -170,7 +170,7 @@ impl<
                 if TILES * VECTORS == 1 {
                     continue;
                 }
-                let offsets = &of.layout.offsets;
+                let offsets = of.layout.offsets();
                 // SAFETY: as above.
                 unsafe {
                     match kind as u8 {
@@ -291,7 +291,7 @@ impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize> Ker
     fn run<S: Simd>(mut self, s: S) {
         let Tiling { width, channels: pixel, columns, margin, step, .. } = self.tiling;
         let channels = self.channels;
-        assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
+        assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded());
         assert_eq!(margin, 0);
         assert!(self.channel + channels <= pixel);
         let mut numbers = self.layout.numbers(&self.tiling, self.first, self.rows, 1);
@@ -356,7 +356,7 @@ impl<M: Map<POINTS, OUT>, E: Element, const POINTS: usize, const OUT: usize>
             for (y, v) in column.iter_mut().enumerate() {
                 if has_row(KIND, y, POINTS) {
                     // SAFETY: the caller's promise.
-                    *v = unsafe { s.load_ptr(from.wrapping_add(self.layout.offsets[y][x])) };
+                    *v = unsafe { s.load_ptr(from.wrapping_add(self.layout.offsets()[y][x])) };
                 }
             }
             let mapped = M::apply(s, column);
