@@ -109,7 +109,7 @@ fn what_ends_a_run_is_named_in_its_last_words() {
         (
             "nan:worker=3,step=12",
             "exchange.overlap=true exchange.overlap_bytes=4096 policy.bucketing=parameter",
-            &["worker 3, step 12", "rank 3", "non-finite gradient: parameter `"],
+            &["worker 3, step 12", "non-finite gradient on rank 3 at step 12: parameter `"],
         ),
         // A plain message.
         ("corrupt:worker=0,step=12", "scheme=dense", &damaged),
