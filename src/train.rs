@@ -1,7 +1,7 @@
 //! Training: the loop that every rank runs, and what makes a run of it.
 //!
-//! `Worker::train` below is training from top to bottom. Ranks exchange data nowhere but in `gradient`; what rank 0 decides
-//! for all, to save or to stop, they share in [`requests`]. They [report] what happens; [`launch`] collects the ranks' reports into
+//! `Worker::train` below is training from top to bottom. All that ranks exchange goes through the collective that `gradient`
+//! holds: gradients there, progress in `rounds`, sums and comparisons in `evaluate`, `batch_norm` and `worker`. What rank 0 decides for all, to save or to stop, they share in [`requests`]. They [report] what happens; [`launch`] collects the ranks' reports into
 //! the run's events and hands them to the [observers](observer): the record with TensorBoard's file,
 //! the console, the checkpoints, and whatever a program adds. Faults that are injected
 //! ([`faults`]) are wrapped round what the loop uses.
@@ -88,8 +88,8 @@ impl Worker {
         let loaded = timer.time(|p| &mut p.data, || self.batches.next())?;
         let (batch, epoch) = (loaded.batch, loaded.epoch);
         let inspected = self.is_inspected(step);
-        let local = self.session.steps.is_local(step);
-        self.gradient.begin(step, local, batch.len(), loaded.global_samples, inspected);
+        let local_step = self.session.steps.is_local(step);
+        self.gradient.begin(step, local_step, batch.len(), loaded.global_samples, inspected);
         // An embedding table is updated lazily: the rows that this batch reads have to be what they would be by now.
         if let Features::Tokens { ids, .. } = &batch.features {
             let catch_up = || self.optimizer.catch_up(&self.replica.params, Some(ids));
@@ -104,7 +104,7 @@ impl Worker {
             let pass = [step, rank, start as u64];
             let forward = || self.replica.forward(&batch, samples.clone(), pass);
             let (loss, part) = timer.time(|p| &mut p.forward, forward)?;
-            self.refuse_unless_finite(&part)?;
+            self.refuse_unless_loss_is_finite(&part)?;
             score.add(&part);
             let (params, zeros) = (&self.replica.params, self.optimizer.zeros());
             self.gradient.backward(&loss, &samples, params, zeros, &mut timer)?;
@@ -113,7 +113,7 @@ impl Worker {
 
         self.inspect_gradient(step)?;
         let learning_rate = self.schedule.at(self.session.steps.scheduled(step));
-        let mut exchanged = if local {
+        let mut exchanged = if local_step {
             self.refuse_unless_gradient_is_finite()?;
             self.begin_local_steps(step, learning_rate)?;
             self.gradient.nothing_sent()
@@ -125,7 +125,7 @@ impl Worker {
 
         self.position.enter(Phase::Optimizer);
         let gradient_norm = timer.time(|p| &mut p.optimizer, || self.update(learning_rate))?;
-        if local {
+        if local_step {
             exchanged = self.end_local_step(step, &mut timer)?;
         }
         timer.time(|p| &mut p.optimizer, || self.update_average(step))?;
@@ -151,6 +151,7 @@ impl Worker {
             exposed: exchanged.exposed.as_secs_f64(),
             gradient_norm,
         };
+        // What is under way is counted in this step's report, which waits until it has landed.
         if self.gradient.is_away() {
             self.held.push(step);
             return Ok(());
@@ -159,7 +160,7 @@ impl Worker {
     }
 
     /// Stops every rank before the update if this rank's loss is not finite.
-    fn refuse_unless_finite(&mut self, score: &Score) -> Result<()> {
+    fn refuse_unless_loss_is_finite(&mut self, score: &Score) -> Result<()> {
         if score.loss.is_finite() {
             return Ok(());
         }
@@ -189,7 +190,7 @@ impl Worker {
         let due = last || epoch.is_multiple_of(self.session.recipe.train.evaluate_every);
         self.land()?;
         self.optimizer.catch_up(&self.replica.params, None)?;
-        self.swap_shown(step)?;
+        self.swap_evaluated_weights(step)?;
         self.position.enter(Phase::Evaluation);
         let running = if due { self.recalibrate(epoch)? } else { None };
         let test = if due { Some(self.evaluate()?) } else { None };
@@ -202,7 +203,7 @@ impl Worker {
         if let Some(running) = running {
             self.set_statistics(&running)?;
         }
-        self.swap_shown(step)?;
+        self.swap_evaluated_weights(step)?;
         Ok(Evaluated { test, best })
     }
 }

@@ -56,13 +56,13 @@ pub struct Exchange {
     ranges: Vec<BucketRange>,
     groups: Vec<Vec<usize>>,
     route: Route,
-    /// Whether the momentum of what has been sent ends.
+    /// Momentum factor masking: whether the velocity of each element that a message sends becomes zero.
     masks: bool,
     /// In a step in which the compression error is measured.
     distortion: Option<Distortion>,
     underway: Option<Underway>,
-    /// Of each of the policy's rules, the bytes that this rank has sent in the step about its parameters, and those
-    /// that they would take as plain f32.
+    /// For each rule of the policy, in this step: bytes that this rank sent about the rule's parameters, and bytes that plain f32
+    /// would have taken.
     sent_by_rules: Vec<[u64; 2]>,
 }
 
@@ -90,10 +90,10 @@ impl Exchange {
         let Gradient { values, support } = gradient.into();
         self.begin(step);
         let groups = self.groups.len();
-        // Whichever of several groups fails, the ones before it may have left their means anywhere.
-        // What a rank's own group adds to its gradient may lie anywhere, too.
-        let alone = groups == 1 && self.member.collective.group == 1;
-        self.member.zeros.begin(support.as_deref().filter(|_| alone));
+        // The given support is used only with one group of buckets and where each rank speaks for itself. Otherwise other means
+        // than this group's (of earlier groups, or within a group of ranks) may be non-zero outside of it.
+        let holds = groups == 1 && self.member.collective.group == 1;
+        self.member.zeros.begin(support.as_deref().filter(|_| holds));
         let mut exchanged = Ok(());
         for group in 0..groups {
             exchanged = exchanged.and_then(|()| self.exchange_group(group, values));
@@ -118,7 +118,7 @@ impl Exchange {
         gradient: &mut [f32],
     ) -> Result<Traffic> {
         if self.groups.len() > 1 {
-            self.route.takes_parts()?;
+            self.route.refuse_partial_steps()?;
         }
         self.begin(step);
         self.exchange_group(group, gradient)?;
@@ -245,13 +245,13 @@ impl Exchange {
         means: &[f32],
         takes_part: &[bool],
     ) -> Result<()> {
-        if self.is_dense() {
+        if self.all_plain() {
             return Ok(());
         }
         let means = self.member.feedback.as_ref().and_then(Feedback::mean_sent).unwrap_or(means);
         let received: Vec<&(Vec<Item>, Received)> = received.iter().flatten().collect();
-        let opened = received.iter().map(|(items, received)| Opened::new(context, items, received));
-        let opened = opened.collect::<Result<Vec<Opened<'_>>>>()?;
+        let opened = received.iter().map(|(items, received)| Parsed::new(context, items, received));
+        let opened = opened.collect::<Result<Vec<Parsed<'_>>>>()?;
         // Of each bucket, in which group's message it was, and as which item.
         let mut sources = vec![None; self.member.buckets.len()];
         for (group, (items, _)) in received.iter().enumerate() {
@@ -265,7 +265,7 @@ impl Exchange {
             let Some(compressor) = bucket.codec_mut() else { continue };
             match source {
                 Some((group, index)) => opened[group].teach(context, index, mean, compressor)?,
-                None => Opened::Plain.teach(context, 0, mean, compressor)?,
+                None => Parsed::Plain.teach(context, 0, mean, compressor)?,
             }
         }
         Ok(())
@@ -302,7 +302,8 @@ impl Exchange {
         }
     }
 
-    /// Where feedback takes up a group's mean of messages, or overwrites it by what it makes of it.
+    /// Gives feedback the mean of a group's messages, in the two forms that need it: a shared momentum keeps it; EF21 adds it to its
+    /// estimate and writes the estimate over the gradient.
     fn take_means(
         &mut self,
         context: StepContext,
@@ -336,7 +337,7 @@ impl Exchange {
         let as_given = self.member.feedback.is_none() && !self.clips();
         let alone = self.member.collective.all.world_size() == 1;
         let counts = !self.policy.rules.is_empty();
-        if self.is_dense() && alone && as_given && !counts {
+        if self.all_plain() && alone && as_given && !counts {
             // The mean over one rank is its gradient: nothing to copy.
             let mut buckets = self.groups[group].iter().map(|number| &self.member.buckets[*number]);
             if !buckets.all(|bucket| floats::all_finite(bucket.elements(gradient))) {
@@ -350,7 +351,7 @@ impl Exchange {
         }
         let mut leg = self.leg(group, Operation::Messages);
         let mut outgoing = self.prepare(context.step, group);
-        if !self.correct(group, gradient) {
+        if !self.form_due(group, gradient) {
             let own = self.non_finite(context, group, gradient);
             return Err(self.refuse(context, own));
         }
@@ -400,18 +401,18 @@ impl Exchange {
         leg: &mut Leg,
     ) -> Result<Received> {
         leg.wire_bytes = self.charged(&message);
-        self.count(items, &message);
+        self.count_by_rule(items, &message);
         let mut group = GroupExchange { member: &mut self.member, context, items, gradient, leg };
         self.route.average(&mut group, message)
     }
 
-    /// Bytes of a message that this rank sends, if it is its to send.
+    /// The bytes of a message that count as this rank's: none where another rank speaks for its group.
     fn charged(&self, message: &[u8]) -> u64 {
         if self.member.collective.speaks() { message.len() as u64 } else { 0 }
     }
 
-    /// Counts a message of this rank about some items for the rules that their buckets go by.
-    fn count(&mut self, items: &[Item], message: &[u8]) {
+    /// Adds the bytes of this rank's frames to the rules of their buckets.
+    fn count_by_rule(&mut self, items: &[Item], message: &[u8]) {
         if self.policy.rules.is_empty() || !self.member.collective.speaks() {
             return;
         }
@@ -425,7 +426,8 @@ impl Exchange {
         }
     }
 
-    fn is_dense(&self) -> bool {
+    /// Whether no bucket has a compressor or a reducer.
+    fn all_plain(&self) -> bool {
         self.member.buckets.iter().all(Bucket::is_plain)
     }
 
@@ -480,27 +482,27 @@ fn dense_bytes(length: usize) -> u64 {
 }
 
 /// What a rank has received about the items of a message, taken apart.
-enum Opened<'a> {
+enum Parsed<'a> {
     /// Frames by rank, and then in the order of the items, of which there are so many.
     Frames(Vec<Frame<'a>>, usize),
-    /// On each item the words of its owner, and who that is.
+    /// For each item its owner's rank, and what that owner answered.
     Mean(Vec<(usize, DownlinkMessage<'a>)>),
-    /// Plain values of all ranks.
+    /// Nothing: the items were averaged as plain f32 or in shards, and no rank kept messages.
     Plain,
 }
 
-impl<'a> Opened<'a> {
+impl<'a> Parsed<'a> {
     /// Takes apart what was received about items.
     fn new(context: StepContext, items: &[Item], received: &'a Received) -> Result<Self> {
         Ok(match received {
             Received::Messages(messages) => {
-                Opened::Frames(context.skim(items, messages)?, items.len())
+                Parsed::Frames(context.skim(items, messages)?, items.len())
             }
             Received::Mean { answers, owners, .. } => {
                 let next = |reader: &mut Reader<'a>| Ok(Frame::split(reader)?.frame);
-                Opened::Mean(downlinks(context, items, owners, answers, next)?)
+                Parsed::Mean(downlinks(context, items, owners, answers, next)?)
             }
-            Received::Own(_) => Opened::Plain,
+            Received::Own(_) => Parsed::Plain,
         })
     }
 
@@ -514,15 +516,15 @@ impl<'a> Opened<'a> {
     ) -> Result<()> {
         let (step, ranks) = (context.step, context.world_size);
         let messages = match self {
-            Opened::Mean(downlinks) => {
+            Parsed::Mean(downlinks) => {
                 let (owner, DownlinkMessage { summary, .. }) = downlinks[index];
                 let learnt = compressor.learn_from_summary(step, summary, mean);
                 return learnt.map_err(context.blame(owner));
             }
-            Opened::Frames(frames, items) => {
+            Parsed::Frames(frames, items) => {
                 frames.iter().skip(index).step_by(*items).map(Frame::compressed).collect()
             }
-            Opened::Plain => vec![None; ranks],
+            Parsed::Plain => vec![None; ranks],
         };
         compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })
     }

@@ -32,7 +32,7 @@ pub(crate) struct Member {
 pub(crate) struct Ranks {
     /// Every rank by itself.
     pub(crate) all: Box<dyn Collective>,
-    /// Ranks of a group.
+    /// How many ranks speak as one; 1 where each speaks for itself.
     pub(crate) group: usize,
     /// Bytes that this rank has sent within its group since they were last asked for.
     pub(crate) sent_within: u64,
@@ -45,7 +45,7 @@ impl Ranks {
     }
 }
 
-/// What it takes for a rank is a group.
+/// The collective between groups: `rank` is the group's number, `world_size` the number of groups.
 impl Collective for Ranks {
     fn rank(&self) -> usize {
         self.all.rank() / self.group
@@ -194,11 +194,12 @@ pub(crate) struct Item {
     pub(crate) bucket: usize,
     /// Elements.
     pub(crate) length: usize,
-    /// `Dense` for a bucket's gradient in whatever form, `Values` for what its reducer posted.
+    /// What place the frame has: `Dense` for a bucket's gradient (its frame may be `Compressed`), `Values` or `Bytes` for what
+    /// its reducer posted.
     pub(crate) kind: Kind,
     /// The round of the step.
     pub(crate) round: u8,
-    /// Whether every rank sends plain f32.
+    /// Whether no compressor reads the frames: they hold f32 values, or bytes that a reducer reads.
     pub(crate) plain: bool,
 }
 
@@ -237,7 +238,7 @@ pub(crate) struct GroupExchange<'a> {
 
 /// What a rank has received about the items of a message, kept until the step is finished.
 pub(crate) enum Received {
-    /// Every rank's message, its own included; empty when there was nothing to exchange.
+    /// Every rank's message, its own included, in order of rank.
     Messages(Vec<Payload>),
     /// Its own message, and what the owner of each bucket says of the mean.
     Mean { mine: Payload, answers: Vec<Payload>, owners: Arc<[usize]> },
@@ -354,7 +355,7 @@ pub(crate) struct StepContext {
     pub(crate) world_size: usize,
     /// The step.
     pub(crate) step: u64,
-    /// Ranks that speak as one.
+    /// How many ranks speak as one.
     pub(crate) group: usize,
 }
 
@@ -411,7 +412,7 @@ impl StepContext {
         Ok(frames.into_iter().map(|unchecked| unchecked.frame).collect())
     }
 
-    /// The same, unchecked.
+    /// The same as [`skim`](Self::skim), each frame with its checksum still to be looked at.
     pub(crate) fn split<'a>(
         self,
         items: &[Item],
@@ -457,8 +458,8 @@ impl StepContext {
     }
 
     /// Overwrites a bucket's elements by the mean of what the frames of all ranks say; the first
-    /// element of the mean that is not finite. `encoded` tells that the gradient is what this rank
-    /// has encoded, unless its frame is plain.
+    /// element of the mean that is not finite. `encoded` is without feedback: then the gradient still holds what this rank
+    /// encoded, so that of a sparse message only blocks that some rank sent are visited.
     pub(crate) fn average<'a>(
         self,
         bucket: &mut Bucket,
@@ -537,8 +538,8 @@ impl StepContext {
         Ok(floats::scale_checked(mean, scale))
     }
 
-    /// Appends the frame that tells the mean of the elements `part` of an item, whose length is that
-    /// of the ranks' frames; else finds the first element of the part that is not finite.
+    /// Averages the elements `part` of an item and appends the mean as a `Shard` frame; `item.length` is the number of elements
+    /// in each rank's frame. Returns the first element, counted from `part.start`, whose mean is not finite.
     pub(crate) fn put_mean<'a>(
         self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,

@@ -57,7 +57,7 @@ struct CurrentStep {
 /// Whether buckets leave while the backward pass still runs.
 enum Overlap {
     Off,
-    /// From the second step on, by a plan that the gradients of the first give.
+    /// No plan yet: the first exchanged step in which every rank has samples gives one. The gradients to learn it from.
     Learning(Option<Gradients>),
     Planned(OverlapPlan),
 }
@@ -84,20 +84,20 @@ impl GradientExchange {
         }
     }
 
-    /// Begins the exchange of `step`, in which this rank has `local` of the `global` samples; a step `alone` has no
-    /// exchange. Where the gradient is `inspected`, it is exchanged only once it is whole.
+    /// Begins `step`, in which this rank has `own` of the `all` samples. In a `local_step` nothing is exchanged, and the mean is over
+    /// this rank's samples. Where the gradient is `inspected`, it is exchanged only once it is whole.
     pub(super) fn begin(
         &mut self,
         step: u64,
-        alone: bool,
-        local: usize,
-        global: usize,
+        local_step: bool,
+        own: usize,
+        all: usize,
         inspected: bool,
     ) {
         // By itself a rank takes the mean over its own samples.
-        let global = if alone { local * self.world_size } else { global };
-        self.current = CurrentStep { step, samples: [local, global], inspected, exchanged: None };
-        if local == 0 {
+        let all = if local_step { own * self.world_size } else { all };
+        self.current = CurrentStep { step, samples: [own, all], inspected, exchanged: None };
+        if own == 0 {
             self.flat.fill(0.0);
             self.support.clear();
         }
@@ -150,7 +150,7 @@ impl GradientExchange {
             self.support.clear();
             &mut self.flat
         };
-        // What becomes final when is learnt from contributions, of which none lies in place.
+        // The plan is learnt from the kernels' single contributions, so none may be written in place.
         let learns = matches!(self.overlap, Overlap::Learning(_));
         let gradients =
             if learns { backward(loss)? } else { backward_in_place(loss, flat, params.places())? };
@@ -227,7 +227,8 @@ impl GradientExchange {
         Some((landed, began.elapsed()))
     }
 
-    /// Completes what an exchange of progress cost: it is for all parameters, and has the norm of the mean.
+    /// Completes the traffic of an exchange of progress (how far local steps have moved the weights): dense bytes are those of all
+    /// parameters, and the norm of the mean is added.
     pub(super) fn complete_progress(&self, traffic: &mut Traffic, norm: f64) {
         traffic.dense_bytes = self.nothing.dense_bytes;
         traffic.gauges.push(Gauge::sum("progress_norm", norm));

@@ -127,7 +127,7 @@ impl Worker {
 
     /// Puts what is evaluated and saved in the weights' place, after `step`: their average if there is one, or the
     /// outer weights within a round. Called again it puts the weights back.
-    pub(super) fn swap_shown(&mut self, step: u64) -> Result<()> {
+    pub(super) fn swap_evaluated_weights(&mut self, step: u64) -> Result<()> {
         match &mut self.average {
             Some(average) if average.updates > 0 => average.swap(&self.replica),
             _ => self.swap_outer(step),

@@ -1,4 +1,5 @@
-//! What a scheme knows, promises and builds for a bucket.
+//! The types that the trait `Scheme` (`schemes/scheme.rs`) speaks in: `Run` and `Seat` (what a scheme knows), `Law`, `Soundness`
+//! and `Properties` (what it promises), `Built` (what it makes).
 
 use super::Compressor;
 use crate::reducer::Reducer;
@@ -136,7 +137,7 @@ pub(crate) fn require(
 pub enum Built {
     /// Nothing: the bucket is sent as plain f32.
     Plain,
-    /// One message of every rank, which all of them decode.
+    /// One message of every rank.
     Codec(Box<dyn Compressor>),
     /// Any number of rounds.
     Reducer(Box<dyn Reducer>),

@@ -1,4 +1,4 @@
-//! Writing what a rank sends first about a group of buckets.
+//! Writes a group's messages: all that is sent about it but what reducers post in rounds.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -122,9 +122,10 @@ impl Exchange {
             values.reserve(leg.dense_bytes as usize);
         }
         let Outgoing { items, message, plain, values, .. } = outgoing;
-        let measuring = self
-            .write_items(context, gradient, leg, items, message)
-            .filter(|_| self.write_items(context, gradient, leg, plain, values).is_some());
+        let coded = self.write_items(context, gradient, leg, items, message);
+        // Plain buckets are not measured.
+        let measuring =
+            coded.filter(|_| self.write_items(context, gradient, leg, plain, values).is_some());
         match measuring {
             Some(took) => outgoing.measuring = took,
             None => return Err(self.non_finite(context, group, gradient)),
@@ -132,9 +133,9 @@ impl Exchange {
         Ok(())
     }
 
-    /// Clips a group's gradient and adds the residual; false when what is due is not finite. Without
-    /// feedback, plain values are checked only while they are copied.
-    pub(super) fn correct(&mut self, group: usize, gradient: &mut [f32]) -> bool {
+    /// Clips this rank's gradient and forms what is due of a group; false if any of it is not finite. Without feedback, plain
+    /// values are not looked at here: copying them checks them.
+    pub(super) fn form_due(&mut self, group: usize, gradient: &mut [f32]) -> bool {
         let scale = self.clipping(gradient);
         let group = &self.groups[group];
         let Some(feedback) = &mut self.member.feedback else {
@@ -175,6 +176,7 @@ impl Exchange {
             // What an earlier gradient has left over may lie anywhere.
             let zeros = due.is_none().then_some(&member.zeros);
             let (range, source) = (bucket.range.clone(), bucket.elements(due.unwrap_or(gradient)));
+            // The kind is settled at the end.
             let open = context.header_of(Kind::Dense, *item).open(out);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
@@ -224,7 +226,7 @@ impl Exchange {
         if norm > limit { (limit / norm) as f32 } else { 1.0 }
     }
 
-    /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
+    /// The error that names the first element of a group that is not finite: in the gradient, or else in what is due.
     pub(super) fn non_finite(&self, context: StepContext, group: usize, gradient: &[f32]) -> Error {
         let due = self.member.feedback.as_ref().map(Feedback::due);
         let either = [(false, gradient), (true, due.unwrap_or(&[]))];
@@ -263,8 +265,8 @@ fn measure(
     })
 }
 
-/// Takes off a bucket's unsent part what its message says, or everything if it was sent as it is or does not feed
-/// back; with `masks`, the momentum of what a message speaks of ends.
+/// Subtracts what was sent from what is due of a bucket, which leaves its next residual: what the message decodes to, or everything
+/// if the bucket was sent plain or keeps no residual. With `masks`, the velocity of the elements sent becomes zero.
 fn subtract_sent(feedback: &mut Feedback, bucket: &Bucket, message: Option<&[u8]>, masks: bool) {
     let unsent = bucket.elements_mut(feedback.due_mut());
     let message = message.filter(|_| bucket.feeds_back);

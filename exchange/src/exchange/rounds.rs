@@ -188,7 +188,7 @@ impl Exchange {
     ) -> Result<()> {
         leg.operation = Operation::Allgather;
         leg.wire_bytes = self.charged(&mine);
-        self.count(items, &mine);
+        self.count_by_rule(items, &mine);
         let sent = Stopwatch::start();
         let all =
             self.member.collective.allgather(mine).map_err(|e| e.awaiting(context.awaited()))?;

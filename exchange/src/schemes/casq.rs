@@ -21,12 +21,12 @@
 //! | 1 | 1 for Huffman coded clusters, plus 2 for a model |
 //! | 0 or 4·K | the model: the centres, ascending, f32 |
 //! | 1–5 each | buckets of each cluster's table, seven bits a byte |
-//! | … | each element's cluster: a Huffman code, or bits wide, packed |
+//! | … | each element's cluster: a Huffman code, or `bits` bits, packed |
 //! | 2 or 4 each | the buckets' means, bf16 (`lean`) or f32 (`paper`) |
 //!
 //! An element's bucket is the BKDR hash (base 131) of its index modulo its cluster's table size.
 //! Unless the policy says otherwise, each parameter is a bucket, and those of fewer than
-//! 1,000 elements are sent as they are: a ResNet-20 at 2 bits takes 2.29 in all.
+//! 1,000 elements are sent as they are: a ResNet-20 at 2 bits takes 2.29 bits per parameter in all.
 //!
 //! # State
 //! The centres that all ranks share: at step 1, 1 + `refresh`, 1 + 2·`refresh`, … rank 0 fits them
@@ -40,7 +40,7 @@
 //!
 //! # Where we differ
 //! Tables are sized anew for every message from what the clusters hold then, and by default so
-//! that the expected error is least (Σσ²·γ(n/m), derived for this project); the authors' runs used
+//! that the expected error is least (Σσ²·γ(n/m), derived for this project: `allocation.rs`); the authors' runs used
 //! sizes set by hand. Tables travel once, unpadded, and every rank's message is decoded by itself:
 //! averaging the tables before decoding, which the authors also tried and which costs 3 to 10 % of
 //! the error, is not here. `lean` is ours. The warm-up (first steps as
@@ -89,7 +89,7 @@ pub enum Preset {
 settings! {
     /// The settings of `casq`.
     pub struct Config {
-        /// log₂ of the number of clusters, signs among them, 1 to 4; with `lean` also the size of the
+        /// log₂ of the number of clusters, those of both signs together, 1 to 4; with `lean` also the size of the
         /// whole message in bits for each element, at most. Default 2.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4)))]
         pub bits: u32 = 2,

@@ -7,16 +7,16 @@
 //! with SparseLoCo", arXiv 2508.15706), algorithm 1: the largest of each chunk of 4096, in two bits.
 //!
 //! # Idea
-//! Few elements hold most of the gradient's length. Send those exactly, with their positions;
+//! Few elements hold most of the gradient's norm. Send those exactly, with their positions;
 //! add what was not sent to the next gradient, so that every element is sent in the end.
 //!
 //! # Wire
-//! A sparse message: their number, their values, their positions.
+//! A sparse message: the number of elements kept, their values, their positions.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
+//! | 4·kept (f16, bf16: 2·kept; quantised: see there) | their [`values`](crate::Values), in ascending order of position |
 //! | … | their positions (`wire/indices.rs`) |
 //!
 //! # Where we differ
@@ -25,8 +25,8 @@
 //! sent, even if there are fewer than k other elements.
 //!
 //! A chunk is a stretch of the bucket, the last one shorter, of which at least one element is kept; that of
-//! SparseLoCo's code is a square of 64 by 64 of a matrix. Positions are coded over the whole bucket: at 1 %
-//! one takes some 8 bits, where a position within a chunk of 4096 takes 12, and no chunk needs a header.
+//! SparseLoCo's code is a square of 64 by 64 of a matrix. Positions are coded over the whole bucket: at a
+//! ratio of 1 % a position takes about 8 bits, where a position within a chunk of 4096 takes 12, and no chunk needs a header.
 
 use crate::compress::levels::Norm;
 use crate::compress::ratio::{Fall, Ratio};

@@ -54,7 +54,7 @@ impl Route {
     /// Whether buckets that are sent as plain f32 are averaged by themselves, or travel in the message
     /// with the others.
     pub(crate) fn sums_apart(&self, collective: &mut dyn Collective) -> bool {
-        !self.is_served() && collective.world_size() > 1 && divides_or_shares(collective)
+        !self.is_served() && collective.world_size() > 1 && can_shard(collective)
     }
 
     /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
@@ -67,15 +67,15 @@ impl Route {
     ) -> Result<Received> {
         let plain = group.leg.operation == Operation::Allreduce;
         match self {
-            Route::Sharded if !plain => average_in_memory(group, mine),
+            Route::Sharded if !plain => average_shards_in_memory(group, mine),
             Route::Owners(owners) if !plain || owners.is_server() => owners.average(group, mine),
             Route::Allgather | Route::Sharded | Route::Owners(_) => {
-                let served = divides_or_shares(&mut group.member.collective);
-                match (plain, served) {
-                    (true, true) => average(group, mine),
+                let shardable = can_shard(&mut group.member.collective);
+                match (plain, shardable) {
+                    (true, true) => average_in_shards(group, mine),
                     (false, true) if is_cheaper(group) => {
                         group.leg.operation = Operation::ReduceScatter;
-                        average(group, mine)
+                        average_in_shards(group, mine)
                     }
                     (false, _) => group.average_here(mine),
                     (true, false) => {
@@ -92,8 +92,8 @@ impl Route {
         matches!(self, Route::Owners(owners) if owners.is_server())
     }
 
-    /// Refuses steps in which some buckets sit out, where somebody else than the ranks learns from steps.
-    pub(crate) fn takes_parts(&self) -> Result<()> {
+    /// Fails if an owner compresses the downlink: it learns from whole steps, and here some buckets would sit out.
+    pub(crate) fn refuse_partial_steps(&self) -> Result<()> {
         match self {
             Route::Owners(owners) if owners.compresses => Err(owners.topology.refuse(
                 "a downlink that is compressed is about whole steps, and not about one group of \
@@ -147,7 +147,7 @@ struct Piece {
 }
 
 /// Whether a transport can average in shards.
-fn divides_or_shares(collective: &mut dyn Collective) -> bool {
+fn can_shard(collective: &mut dyn Collective) -> bool {
     collective.divides() || collective.shares_memory()
 }
 
@@ -165,12 +165,13 @@ fn is_cheaper(group: &GroupExchange<'_>) -> bool {
 
 /// Averages the items of a message over ranks, by whichever of the two the transport offers. Nobody
 /// learns from the messages.
-fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+fn average_in_shards(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
     if group.member.collective.divides() {
-        return average_parts(group, &mine).map(|()| Received::Own(Some(Payload::from(mine))));
+        return average_sent_shards(group, &mine)
+            .map(|()| Received::Own(Some(Payload::from(mine))));
     }
     let rank = group.context.rank;
-    average_in_memory(group, mine).map(|received| Received::Own(received.into_mine(rank)))
+    average_shards_in_memory(group, mine).map(|received| Received::Own(received.into_mine(rank)))
 }
 
 /// Gives `mine` to all ranks, averages this rank's shard of all messages where they lie, and shares
@@ -178,7 +179,7 @@ fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
 ///
 /// When a shard cannot be averaged its rank says so, and all ranks read all messages to find out
 /// why: what is wrong with a message is the same error on every rank, its sender included.
-fn average_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+fn average_shards_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
     let (context, items) = (group.context, group.items);
     let (rank, ranks) = (context.rank, context.world_size);
     let messages = group.allgather(mine)?;
@@ -218,7 +219,7 @@ fn average_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Rec
 }
 
 /// The same over a transport that really sends: each rank is sent its shard alone.
-fn average_parts(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
+fn average_sent_shards(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
     let (context, items) = (group.context, group.items);
     let dividing = Stopwatch::start();
     let pieces = cut(&group.member.buckets, items, context.world_size);

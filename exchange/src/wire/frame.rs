@@ -1,4 +1,4 @@
-//! The header that goes before every message.
+//! Frames: a payload behind a header. A message is one or more frames.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -43,7 +43,7 @@ pub enum Kind {
     Compressed = 1,
     /// One bucket's gradient as f32.
     Dense = 2,
-    /// Instead of a gradient: it is not finite.
+    /// Instead of a gradient or of a part of the mean: it is not finite.
     NonFinite = 3,
     /// Instead of anything: the sender gives up the step, and says why.
     Abort = 4,
@@ -53,7 +53,7 @@ pub enum Kind {
     Broadcast = 6,
     /// f64 summands.
     Sum = 7,
-    /// f32 summands of a mean.
+    /// One rank's f32 values, to be averaged outside of the exchange's messages.
     Mean = 8,
     /// u64 values that should be equal on every rank.
     Comparison = 9,
@@ -262,8 +262,8 @@ impl<'a> Unchecked<'a> {
         self.check_while(usize::MAX, |_| ())
     }
 
-    /// Looks at the checksum, and shows the payload to `use_it` by so many bytes, each part while a cache holds it: what
-    /// is made of them counts for nothing if this fails.
+    /// Looks at the checksum and, in the same pass, gives the payload to `use_it` in parts of `bytes` bytes. If this fails, the
+    /// caller must discard what `use_it` did.
     pub fn check_while(self, bytes: usize, mut use_it: impl FnMut(&'a [u8])) -> Read<Frame<'a>> {
         let mut checksum = checksum(self.header);
         for part in self.frame.payload.chunks(bytes) {
