@@ -42,10 +42,10 @@ use crate::{Error, Policy, Result};
 /// When a call fails, the step is over: residual and compressors are what they were before the
 /// step, whichever group failed. In the gradient, groups that had been exchanged hold the mean, and
 /// groups that had not are as given. The group that failed is also as given if the error is
-/// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are two
-/// exceptions: local clipping without feedback scales the gradient in place; and where a group holds
-/// buckets of one message and buckets of several rounds and fails in a later round, those of one
-/// message may hold the mean. A [`Support`](crate::Support)
+/// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are three
+/// exceptions: local clipping without feedback scales the gradient in place; with two levels and without feedback
+/// it may hold the mean within a group of ranks; and where a group holds buckets of several rounds and fails in a
+/// later round, those that were done before may hold the mean. A [`Support`](crate::Support)
 /// covers what the gradient then holds: outside of it, the gradient is zero.
 ///
 /// After [`Error::NonFinite`] or [`Error::Aborted`] all ranks can go on, with a new step or with the
