@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
-use common::{Echo, LENGTHS, Random, every_case, gradients, seat, topk};
+use common::{
+    COMPRESSED, Echo, LENGTHS, OWNED, PATIENT, Random, each_rank, every_case, gradients, seat, topk,
+};
 use gradwire_exchange::schemes::optquant;
 use gradwire_exchange::wire::Format;
 use gradwire_exchange::wire::Reader;
@@ -10,7 +12,7 @@ use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
     BucketGradient, Bucketing, Built, Compressor, Encoded, Entry, Error, Exchange, Law, Layout,
     Next, Policy, Properties, Reducer, Result, Round, Run, Scheme, SchemeConfig, Seat, Solo,
-    Soundness, State, contract,
+    Soundness, State, StepMessages, contract, mesh,
 };
 use proptest::prelude::*;
 
@@ -346,6 +348,8 @@ enum Flawed {
     Silent,
     /// Encoding changes what it saves, though the step may be refused.
     Hasty,
+    /// It cannot read what it learns from the messages of step 2.
+    Unteachable,
 }
 
 impl Scheme for Flawed {
@@ -364,7 +368,7 @@ impl Scheme for Flawed {
         match self {
             Flawed::Lossy => Built::Reducer(Box::new(Lossy)),
             Flawed::Deaf => Built::Reducer(Box::new(Deaf)),
-            Flawed::Silent | Flawed::Hasty => {
+            Flawed::Silent | Flawed::Hasty | Flawed::Unteachable => {
                 Built::Codec(Box::new(Codec { flaw: *self, steps: 0 }))
             }
         }
@@ -409,8 +413,8 @@ struct Codec {
 
 impl Compressor for Codec {
     fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
-        if matches!(self.flaw, Flawed::Hasty) {
-            self.steps += 1;
+        self.steps += u64::from(matches!(self.flaw, Flawed::Hasty));
+        if !matches!(self.flaw, Flawed::Silent) {
             out.extend(gradient.iter().flat_map(|value| value.to_le_bytes()));
         }
         Encoded::Message
@@ -418,12 +422,19 @@ impl Compressor for Codec {
 
     fn decode_add(&self, wire: &[u8], _start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let mut reader = Reader::new(wire);
-        if matches!(self.flaw, Flawed::Hasty) {
+        if !matches!(self.flaw, Flawed::Silent) {
             for sum in sum {
                 *sum += weight * f32::from_bits(reader.u32()?);
             }
         }
         Ok(reader.finish()?)
+    }
+
+    fn learn_from_messages(&mut self, step: &StepMessages<'_>) -> Result<()> {
+        if matches!(self.flaw, Flawed::Unteachable) && step.step == 2 {
+            Reader::new(&[]).u32()?;
+        }
+        Ok(())
     }
 
     fn save(&self, state: &mut State) {
@@ -467,4 +478,22 @@ fn a_step_whose_learning_fails_leaves_no_trace() {
     assert!(matches!(error, Error::Wire(_) | Error::Message { .. }), "{error}");
     assert_eq!(exchange.save(), before);
     assert!(exchange.residual().unwrap().iter().all(|left| *left == 0.0));
+}
+
+/// Where a server or the owners of shards learn from what they send back, no rank is left with a step that they could
+/// not learn from.
+#[test]
+fn a_step_from_which_an_owner_cannot_learn_fails_on_every_rank() {
+    for wiring in [COMPRESSED, OWNED] {
+        each_rank(mesh(3, PATIENT), |rank, end| {
+            let (policy, flaw) = (bare(Bucketing::Parameter), &Flawed::Unteachable);
+            let mut exchange = Exchange::with(flaw, wiring, policy, layout(900), 42, end).unwrap();
+            let gradient = |step: u64| Random(10 * step + rank as u64).laplaces(900);
+            exchange.allreduce(1, &mut gradient(1)).unwrap();
+            let before = exchange.save();
+            let error = exchange.allreduce(2, &mut gradient(2)).unwrap_err();
+            assert!(matches!(error, Error::Wire(_) | Error::Aborted { .. }), "{wiring:?}: {error}");
+            assert_eq!(exchange.save(), before, "{wiring:?}, rank {rank}");
+        });
+    }
 }
