@@ -10,8 +10,8 @@
 //! # Idea
 //! Cluster the gradient's values, positive and negative ones apart: one cluster at a percentile
 //! of the magnitudes, the others by k-means. Send each element's cluster; in each cluster, hash
-//! the elements into buckets and send the buckets' means. More buckets go to clusters where they
-//! take more error away.
+//! the elements into cells (the papers' buckets, and the gauges') and send the cells' means. More
+//! cells go to clusters where they take more error away.
 //!
 //! # Wire
 //! With K = 2^bits clusters:
@@ -20,12 +20,12 @@
 //! |---|---|
 //! | 1 | 1 for Huffman coded clusters, plus 2 for a model |
 //! | 0 or 4·K | the model: the centres, ascending, f32 |
-//! | 1–5 each | buckets of each cluster's table, seven bits a byte |
+//! | 1–5 each | cells of each cluster's table, seven bits a byte |
 //! | … | each element's cluster: a Huffman code, or `bits` bits, packed |
-//! | 2 or 4 each | the buckets' means, bf16 (`lean`) or f32 (`paper`) |
+//! | 2 or 4 each | the cells' means, bf16 (`lean`) or f32 (`paper`) |
 //!
-//! An element's bucket is the BKDR hash (base 131) of its index modulo its cluster's table size.
-//! Unless the policy says otherwise, each parameter is a bucket, and those of fewer than
+//! An element's cell is the BKDR hash (base 131) of its index modulo its cluster's table size.
+//! Unless the policy says otherwise, each parameter is a bucket of the exchange, and those of fewer than
 //! 1,000 elements are sent as they are: a ResNet-20 at 2 bits takes 2.29 bits per parameter in all.
 //!
 //! # State
@@ -34,7 +34,7 @@
 //! there are any, each rank uses its own fit; decoding needs no centres.
 //!
 //! # What it promises
-//! Each bucket's elements have one sign and are replaced by their mean, so that sums are preserved
+//! Each cell's elements have one sign and are replaced by their mean, so that sums are preserved
 //! (up to the rounding of the means) and ‖ĝ − g‖² ≤ (1 − ‖g‖₁²/(n‖g‖²))‖g‖²: a contraction at least
 //! as good as the scaled sign, whatever the centres, the tables and the hash.
 //!
@@ -60,7 +60,7 @@ pub use allocation::Allocation;
 use clusters::{MOST_CLUSTERS, Sample, assign};
 use encoding::Encoding;
 use means::TableMeans;
-use sketch::{MeanBucket, Tables};
+use sketch::{MeanCell, Tables};
 
 use crate::compress::scheme::require;
 use crate::compress::{
@@ -77,12 +77,12 @@ use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, Scheme, State};
 pub enum Preset {
     /// Huffman coded clusters, and bf16 tables as large as fits: the whole message takes at most
     /// `bits` for each element that the policy does not send as it is. Every cluster has at least
-    /// one bucket: where the clusters' codes leave no room for that (at 1 bit, or if all clusters
+    /// one cell: where the clusters' codes leave no room for that (at 1 bit, or if all clusters
     /// are equally frequent), the message is that much larger. A model that does not fit is not
     /// sent, and each rank then uses its own.
     #[default]
     Lean,
-    /// Clusters in `bits` each, and f32 tables of bits·n/32 buckets on top: about 2·bits in all.
+    /// Clusters in `bits` each, and f32 tables of bits·n/32 cells on top: about 2·bits in all.
     Paper,
 }
 
@@ -95,7 +95,7 @@ settings! {
         pub bits: u32 = 2,
         /// What the message is like. Default `lean`.
         pub preset: Preset = Preset::Lean,
-        /// How buckets are shared among clusters; sizes by hand: `{ manual = [80000, 1, 1, 80000] }`.
+        /// How cells are shared among clusters; sizes by hand: `{ manual = [80000, 1, 1, 80000] }`.
         /// Default `variance-optimal`.
         pub allocation: Allocation = Allocation::VarianceOptimal,
         /// Percentile of each sign's magnitudes at which the tail cluster's centre lies, above 0 and
@@ -133,8 +133,8 @@ impl Config {
         u64::from(self.bits) * length as u64 / 8
     }
 
-    /// The most buckets that a message for `length` elements may have.
-    fn most_buckets(&self, length: usize) -> u64 {
+    /// The most cells that a message for `length` elements may have.
+    fn most_cells(&self, length: usize) -> u64 {
         let most = match self.preset {
             Preset::Lean => self.lean_bytes(length) / 2,
             Preset::Paper => u64::from(self.bits) * length as u64 / 32,
@@ -185,7 +185,7 @@ impl Scheme for Config {
             centres: vec![0.0; self.clusters()],
             sample: Sample::default(),
             ids: Vec::new(),
-            buckets: Vec::new(),
+            cells: Vec::new(),
             gauges: gauges(0, 0, 0, [0; 4]),
         })
     }
@@ -215,19 +215,19 @@ struct Casq {
     centres: Vec<f32>,
     sample: Sample,
     ids: Vec<u8>,
-    buckets: Vec<MeanBucket>,
+    cells: Vec<MeanCell>,
     gauges: [Gauge; 6],
 }
 
-/// `counts`: buckets, those of the largest table, empty ones, and clusters with members.
+/// `counts`: cells, those of the largest table, empty ones, and clusters with members.
 fn gauges(length: usize, id_bytes: u64, bytes: usize, counts: [usize; 4]) -> [Gauge; 6] {
     let weight = length as f64;
     let each = |bytes: f64| if length == 0 { 0.0 } else { 8.0 * bytes / weight };
-    let [buckets, largest, empty, clusters] = counts.map(|count| count as f64);
+    let [cells, largest, empty, clusters] = counts.map(|count| count as f64);
     [
         Gauge::mean("id_bits", each(id_bytes as f64), weight),
         Gauge::mean("total_bits", each(bytes as f64), weight),
-        Gauge::sum("buckets", buckets),
+        Gauge::sum("buckets", cells),
         Gauge::sum("largest_table", largest),
         Gauge::sum("empty_buckets", empty),
         Gauge::mean("clusters", clusters, weight),
@@ -284,8 +284,8 @@ impl Compressor for Casq {
             self.config.encoding(gradient.len(), members, model);
 
         // Memory for the largest message and table, so that none is asked for later.
-        let (most, length) = (self.config.most_buckets(gradient.len()) as usize, gradient.len());
-        self.buckets.reserve(most.saturating_sub(self.buckets.len()));
+        let (most, length) = (self.config.most_cells(gradient.len()) as usize, gradient.len());
+        self.cells.reserve(most.saturating_sub(self.cells.len()));
         let bytes = self.config.format().bytes();
         out.reserve(1 + 9 * clusters + codes::bytes(length, self.config.bits) + bytes * most);
 
@@ -300,13 +300,13 @@ impl Compressor for Casq {
             None => codes::put(&self.ids, self.config.bits, out),
         }
         let format = self.config.format();
-        sketch::fill(gradient, &self.ids, &tables, members, format, &mut self.buckets);
-        format.put(self.buckets.iter().map(MeanBucket::mean), out);
+        sketch::fill(gradient, &self.ids, &tables, members, format, &mut self.cells);
+        format.put(self.cells.iter().map(MeanCell::mean), out);
 
         let counts = [
-            tables.buckets(),
+            tables.cells(),
             tables.largest(),
-            self.buckets.iter().filter(|bucket| bucket.is_empty()).count(),
+            self.cells.iter().filter(|cell| cell.is_empty()).count(),
             members.iter().filter(|members| members.count > 0).count(),
         ];
         self.gauges = gauges(length, id_bytes, out.len() - start, counts);
@@ -329,7 +329,7 @@ impl Compressor for Casq {
         let format = self.config.format();
         // The means lie at the end: their number is known, and so where they begin.
         let rest = reader.rest();
-        let means = tables.buckets() * format.bytes();
+        let means = tables.cells() * format.bytes();
         let fault = Fault::Truncated { needed: means, left: rest.len() };
         let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
         let means = TableMeans::new(&tables, means, format, weight);

@@ -1,10 +1,10 @@
-//! How many buckets each cluster is given.
+//! How many cells each cluster is given.
 
 use serde::{Deserialize, Serialize};
 
 use super::clusters::{MOST_CLUSTERS, Members};
 
-/// A rule that shares buckets among clusters; each gets at least one, and no more than it has
+/// A rule that shares cells among clusters; each gets at least one, and no more than it has
 /// members.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -19,7 +19,7 @@ pub enum Allocation {
 }
 
 impl Allocation {
-    /// Shares at most `budget` buckets (or one each, if that is less than one each).
+    /// Shares at most `budget` cells (or one each, if that is less than one each).
     pub(super) fn share(&self, members: &[Members], budget: u64) -> [u32; MOST_CLUSTERS] {
         if budget <= members.len() as u64 {
             return [1; MOST_CLUSTERS];
@@ -67,9 +67,9 @@ fn trim(sizes: &mut [u32], budget: u64) {
     }
 }
 
-/// Gives the buckets that are left over to the clusters that gain most from one bucket more. Many
-/// are left over where a cluster gains all of its variance from each of its first buckets: such a
-/// cluster has been given either one bucket or a great many.
+/// Gives the cells that are left over to the clusters that gain most from one cell more. Many
+/// are left over where a cluster gains all of its variance from each of its first cells: such a
+/// cluster has been given either one cell or a great many.
 fn fill(sizes: &mut [u32], members: &[Members], budget: u64) {
     for _ in 0..sizes.len() {
         let left = budget.saturating_sub(sizes.iter().map(|size| u64::from(*size)).sum());
@@ -89,7 +89,7 @@ fn fill(sizes: &mut [u32], members: &[Members], budget: u64) {
     }
 }
 
-/// The gain of a bucket more, in units of the variance, where there are `load` members for each:
+/// The gain of a cell more, in units of the variance, where there are `load` members for each:
 /// 1 − e^−λ(1 + λ).
 fn gain(load: f64) -> f64 {
     // The difference of nearly equal numbers loses digits below; the series does not.
@@ -99,10 +99,10 @@ fn gain(load: f64) -> f64 {
     1.0 - (-load).exp() * (1.0 + load)
 }
 
-/// The largest load that [`load`] gives: from there on a bucket more gains all of the variance, to the last bit.
+/// The largest load that [`load`] gives: from there on a cell more gains all of the variance, to the last bit.
 const MOST_LOAD: f64 = 60.0;
 
-/// The load at which a bucket more gains as much as `target`, between 0 and 1.
+/// The load at which a cell more gains as much as `target`, between 0 and 1.
 fn load(target: f64) -> f64 {
     if target >= gain(MOST_LOAD) {
         return MOST_LOAD;
@@ -127,12 +127,12 @@ fn load(target: f64) -> f64 {
     load
 }
 
-/// Every cluster with more than one bucket gains equally from one more: σ²·γ(n/m) = q, with q such that
-/// the buckets are as many as the budget has, within a quarter of one. At a jump, or where their number
+/// Every cluster with more than one cell gains equally from one more: σ²·γ(n/m) = q, with q such that
+/// the cells are as many as the budget has, within a quarter of one. At a jump, or where their number
 /// changes nearly as fast, they may be fewer: [`fill`] gives away the others.
 ///
-/// There are jumps where q is the variance of a cluster, which has one bucket from there on. Between two
-/// of them the logarithm of the number of buckets is nearly linear in that of q, and followed by secants.
+/// There are jumps where q is the variance of a cluster, which has one cell from there on. Between two
+/// of them the logarithm of the number of cells is nearly linear in that of q, and followed by secants.
 fn optimal(members: &[Members], budget: f64) -> [f64; MOST_CLUSTERS] {
     const SECANTS: usize = 12;
     const MOST: usize = 100;
@@ -173,12 +173,12 @@ fn optimal(members: &[Members], budget: f64) -> [f64; MOST_CLUSTERS] {
         if !(q > low && q < high) {
             q = (low + high) / 2.0;
         }
-        let buckets = whole(q);
-        if (buckets - budget).abs() <= 0.25 {
+        let cells = whole(q);
+        if (cells - budget).abs() <= 0.25 {
             high = q;
             break;
         }
-        let beyond = (buckets / budget).ln();
+        let beyond = (cells / budget).ln();
         if beyond > 0.0 {
             low = q;
         } else {

@@ -27,7 +27,7 @@ impl Config {
         let counts = &counts[..clusters];
         let mut id_bytes = codes::bytes(length, self.bits) as u64;
         let mut code = None;
-        let (mut budget, mut carries) = (self.most_buckets(length), model);
+        let (mut budget, mut carries) = (self.most_cells(length), model);
         if self.preset == Preset::Lean {
             let best = huffman::Code::new(counts);
             if best.bytes(counts) < id_bytes {
@@ -36,8 +36,8 @@ impl Config {
             let each = self.format().bytes() as u64;
             let room =
                 |taken: u64| self.lean_bytes(length).saturating_sub(1 + id_bytes + taken) / each;
-            // As many bytes for each table's size as the whole of the buckets may need.
-            let sizes = |buckets: u64| (clusters * count_bytes(buckets as u32)) as u64;
+            // As many bytes for each table's size as the whole of the cells may need.
+            let sizes = |cells: u64| (clusters * count_bytes(cells as u32)) as u64;
             let centres = 4 * clusters as u64;
             carries = model && room(centres + sizes(clusters as u64)) >= clusters as u64;
             let taken = if carries { centres } else { 0 };

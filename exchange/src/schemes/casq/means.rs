@@ -9,47 +9,45 @@ use crate::wire::Format;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableMeans<'a> {
     tables: &'a Tables,
-    /// The means of all buckets.
+    /// The means of all cells.
     bytes: &'a [u8],
     format: Format,
     weight: f32,
-    /// Of each cluster with one bucket, its weighted mean; of the others −0, which is added to any number
+    /// Of each cluster with one cell, its weighted mean; of the others −0, which is added to any number
     /// without changing it.
     alone: [f32; MOST_CLUSTERS],
 }
 
 impl<'a> TableMeans<'a> {
-    /// `bytes`: the means of all buckets; what is missing is 0.
+    /// `bytes`: the means of all cells; what is missing is 0.
     pub(super) fn new(tables: &'a Tables, bytes: &'a [u8], format: Format, weight: f32) -> Self {
         let mut means = Self { tables, bytes, format, weight, alone: [0.0; MOST_CLUSTERS] };
-        means.alone = tables.firsts().map(|bucket| means.weighted(format, bucket));
+        means.alone = tables.firsts().map(|cell| means.weighted(format, cell));
         tables.hashed().iter().for_each(|cluster| means.alone[usize::from(*cluster)] = -0.0);
         means
     }
 
-    /// A bucket's mean by the weight.
+    /// A cell's mean by the weight.
     #[inline(always)]
-    fn weighted(&self, format: Format, bucket: usize) -> f32 {
+    fn weighted(&self, format: Format, cell: usize) -> f32 {
         let mean = match format {
             Format::F32 => {
-                self.bytes.as_chunks().0.get(bucket).map(|bytes| f32::from_le_bytes(*bytes))
+                self.bytes.as_chunks().0.get(cell).map(|bytes| f32::from_le_bytes(*bytes))
             }
-            Format::F16 => {
-                self.bytes.as_chunks::<2>().0.get(bucket).map(|bytes| format.value(bytes))
-            }
+            Format::F16 => self.bytes.as_chunks::<2>().0.get(cell).map(|bytes| format.value(bytes)),
             // The upper half of an f32.
             Format::Bf16 => self
                 .bytes
                 .as_chunks()
                 .0
-                .get(bucket)
+                .get(cell)
                 .map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)),
         };
         self.weight * mean.unwrap_or(0.0)
     }
 
     /// Adds to each element of `sum`, the first of which is element `first`, the weighted mean of its
-    /// bucket.
+    /// cell.
     pub(super) fn add(&self, first: usize, ids: &[u8], sum: &mut [f32]) {
         wide!(match self.format {
             Format::F32 => self.add_as(Format::F32, first, ids, sum),
@@ -67,7 +65,7 @@ impl<'a> TableMeans<'a> {
                 first + block.start,
                 ids,
                 #[inline(always)]
-                |at, bucket| sum[at] += self.weighted(format, bucket),
+                |at, cell| sum[at] += self.weighted(format, cell),
             );
         }
     }
@@ -135,8 +133,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is added is the weighted mean of the bucket of each element's hash, whether or not
-        /// there are as many means as buckets.
+        /// What is added is the weighted mean of the cell of each element's hash, whether or not
+        /// there are as many means as cells.
         #[test]
         fn what_is_added_has_the_bits_of_the_simple_form_on_every_instruction_set(
             first in 0usize..3000, ids in proptest::collection::vec(0u8..16, 0..1500), few: bool,

@@ -5,7 +5,7 @@ use crate::wire::codes;
 /// Elements that are looked through together.
 pub(super) const BLOCK: usize = codes::BLOCK;
 
-/// Elements whose buckets are found side by side, and places that may be written behind the last.
+/// Elements whose cells are found side by side, and places that may be written behind the last.
 pub(super) const LANES: usize = 32;
 
 /// A bit for each element of a block, the first in the lowest place.

@@ -1,4 +1,4 @@
-//! One-row hashed tables of means: one table for each cluster, one bucket for each element.
+//! One-row hashed tables of means: one table for each cluster, one cell for each element.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ fn hash_within(of_block: u32, at: u32) -> u32 {
     of_block.wrapping_add(lowest).wrapping_add(second) & 0x7fff_ffff
 }
 
-/// Where a cluster's table lies among the buckets, and how a hash becomes one of them.
+/// Where a cluster's table lies among the cells, and how a hash becomes one of them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Table {
     /// ⌈2⁶⁴/size⌉, modulo 2⁶⁴.
@@ -45,13 +45,13 @@ impl Table {
         Self { inverse: (u64::MAX / u64::from(size.max(1))).wrapping_add(1), size, offset }
     }
 
-    /// The bucket of a hash: its remainder by the size, without a division (Lemire, Kaser & Kurz
+    /// The cell of a hash: its remainder by the size, without a division (Lemire, Kaser & Kurz
     /// 2019, exact for 32-bit numbers).
     ///
     /// It is the upper half of (`inverse`·hash mod 2⁶⁴)·size. Vectors multiply 32 by 32 bits, and so
     /// both products are made of such.
     #[inline(always)]
-    fn bucket(&self, hash: u32) -> u32 {
+    fn cell(&self, hash: u32) -> u32 {
         const LOW: u64 = u32::MAX as u64;
         let (hash, size) = (u64::from(hash), u64::from(self.size));
         let (low, high) = (self.inverse & LOW, self.inverse >> 32);
@@ -66,8 +66,8 @@ impl Table {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tables {
     tables: [Table; MOST_CLUSTERS],
-    buckets: usize,
-    /// The clusters with several buckets, and behind them others.
+    cells: usize,
+    /// The clusters with several cells, and behind them others.
     hashed: [u8; MOST_CLUSTERS],
     /// How many have.
     hashed_count: usize,
@@ -77,29 +77,29 @@ impl Tables {
     /// Tables of these sizes, each at least 1, together less than 2³².
     pub(super) fn new(sizes: &[u32]) -> Self {
         let mut tables = [Table::new(1, 0); MOST_CLUSTERS];
-        let (mut buckets, mut hashed, mut hashed_count) = (0usize, [0; MOST_CLUSTERS], 0);
+        let (mut cells, mut hashed, mut hashed_count) = (0usize, [0; MOST_CLUSTERS], 0);
         for (cluster, (table, size)) in tables.iter_mut().zip(sizes).enumerate() {
-            *table = Table::new(*size, buckets as u32);
-            buckets += *size as usize;
+            *table = Table::new(*size, cells as u32);
+            cells += *size as usize;
             if *size > 1 {
                 hashed[hashed_count] = cluster as u8;
                 hashed_count += 1;
             }
         }
-        Self { tables, buckets, hashed, hashed_count }
+        Self { tables, cells, hashed, hashed_count }
     }
 
-    /// The clusters with several buckets, ascending.
+    /// The clusters with several cells, ascending.
     pub(super) fn hashed(&self) -> &[u8] {
         &self.hashed[..self.hashed_count]
     }
 
-    /// Buckets of all tables.
-    pub(super) fn buckets(&self) -> usize {
-        self.buckets
+    /// Cells of all tables.
+    pub(super) fn cells(&self) -> usize {
+        self.cells
     }
 
-    /// Buckets of the largest table.
+    /// Cells of the largest table.
     pub(super) fn largest(&self) -> usize {
         self.tables.iter().map(|table| table.size as usize).max().unwrap_or(0)
     }
@@ -125,18 +125,18 @@ impl Tables {
         Ok(Self::new(&sizes[..clusters]))
     }
 
-    /// The first bucket of each table.
+    /// The first cell of each table.
     pub(super) fn firsts(&self) -> [usize; MOST_CLUSTERS] {
         self.tables.map(|table| table.offset as usize)
     }
 
-    /// Visits the place and the bucket of those elements of a block, whose first is element `first`,
-    /// that are in clusters with several buckets. A block does not go beyond a multiple of
+    /// Visits the place and the cell of those elements of a block, whose first is element `first`,
+    /// that are in clusters with several cells. A block does not go beyond a multiple of
     /// [`BLOCK`] elements.
     ///
-    /// An element of a cluster with one bucket needs no hash. The others are found several at a time,
+    /// An element of a cluster with one cell needs no hash. The others are found several at a time,
     /// without a branch for each that a processor could foresee no better than a coin, and so are
-    /// their buckets.
+    /// their cells.
     #[inline(always)]
     pub(super) fn each_hashed(&self, first: usize, ids: &[u8], visit: impl FnMut(usize, usize)) {
         let start = first % BLOCK;
@@ -149,34 +149,34 @@ impl Tables {
             // The usual case, whose table stays at hand.
             [one] => {
                 let table = self.tables[usize::from(*one)];
-                each_bucket(&places, count, |place| table.bucket(hash(place)), visit);
+                each_cell(&places, count, |place| table.cell(hash(place)), visit);
             }
             _ => {
                 // Behind the last place there may be any.
                 let id = |place: u16| usize::from(*ids.get(usize::from(place)).unwrap_or(&0));
-                let bucket = |place| self.tables[id(place) % MOST_CLUSTERS].bucket(hash(place));
-                each_bucket(&places, count, bucket, visit);
+                let cell = |place| self.tables[id(place) % MOST_CLUSTERS].cell(hash(place));
+                each_cell(&places, count, cell, visit);
             }
         }
     }
 }
 
-/// Visits the first `count` places and the bucket of each. Buckets are also found of up to [`LANES`]
+/// Visits the first `count` places and the cell of each. Cells are also found of up to [`LANES`]
 /// places more, so that their loop always has the same length, and is compiled to vectors.
 #[inline(always)]
-fn each_bucket(
+fn each_cell(
     places: &[u16; BLOCK + LANES],
     count: usize,
-    bucket: impl Fn(u16) -> u32,
+    cell: impl Fn(u16) -> u32,
     mut visit: impl FnMut(usize, usize),
 ) {
     for (first, places) in (0..count).step_by(LANES).zip(places.as_chunks::<LANES>().0) {
-        let mut buckets = [0; LANES];
-        for (found, place) in buckets.iter_mut().zip(places) {
-            *found = bucket(*place);
+        let mut cells = [0; LANES];
+        for (found, place) in cells.iter_mut().zip(places) {
+            *found = cell(*place);
         }
-        for (place, bucket) in places[..LANES.min(count - first)].iter().zip(buckets) {
-            visit(usize::from(*place), bucket as usize);
+        for (place, cell) in places[..LANES.min(count - first)].iter().zip(cells) {
+            visit(usize::from(*place), cell as usize);
         }
     }
 }
@@ -193,11 +193,11 @@ pub(super) fn blocks(first: usize, length: usize) -> impl Iterator<Item = Range<
     })
 }
 
-/// What a bucket holds: the sum of its elements and their number, which are added to together.
+/// What a cell holds: the sum of its elements and their number, which are added to together.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct MeanBucket([f64; 2]);
+pub(super) struct MeanCell([f64; 2]);
 
-impl MeanBucket {
+impl MeanCell {
     #[inline(always)]
     pub(super) fn mean(&self) -> f32 {
         let Self([sum, count]) = *self;
@@ -227,18 +227,18 @@ impl MeanBucket {
     }
 }
 
-/// Fills `buckets` with the elements of a gradient, in their order, as far as the rounding of their
-/// means to `format` can tell the order: a cluster's only bucket takes the sum that `members` has.
+/// Fills `cells` with the elements of a gradient, in their order, as far as the rounding of their
+/// means to `format` can tell the order: a cluster's only cell takes the sum that `members` has.
 pub(super) fn fill(
     gradient: &[f32],
     ids: &[u8],
     tables: &Tables,
     members: &[Members],
     format: Format,
-    buckets: &mut Vec<MeanBucket>,
+    cells: &mut Vec<MeanCell>,
 ) {
-    buckets.clear();
-    buckets.resize(tables.buckets(), MeanBucket::default());
+    cells.clear();
+    cells.resize(tables.cells(), MeanCell::default());
     wide!({
         for block in blocks(0, ids.len()) {
             let values = &gradient[block.clone()];
@@ -246,7 +246,7 @@ pub(super) fn fill(
                 block.start,
                 &ids[block],
                 #[inline(always)]
-                |at, bucket| buckets[bucket].add(values[at]),
+                |at, cell| cells[cell].add(values[at]),
             );
         }
     });
@@ -254,12 +254,12 @@ pub(super) fn fill(
         if table.size > 1 || members.count == 0 {
             continue;
         }
-        let bucket = &mut buckets[table.offset as usize];
-        *bucket = MeanBucket([members.sum, members.count as f64]);
-        if !bucket.is_certain(format) {
-            *bucket = MeanBucket::default();
+        let cell = &mut cells[table.offset as usize];
+        *cell = MeanCell([members.sum, members.count as f64]);
+        if !cell.is_certain(format) {
+            *cell = MeanCell::default();
             let own = gradient.iter().zip(ids).filter(|(_, own)| usize::from(**own) == id);
-            own.for_each(|(value, _)| bucket.add(*value));
+            own.for_each(|(value, _)| cell.add(*value));
         }
     }
 }
@@ -272,9 +272,9 @@ mod tests {
     use super::*;
 
     impl Tables {
-        /// The bucket of element `index`, in the cluster `id`.
+        /// The cell of element `index`, in the cluster `id`.
         pub(in super::super) fn simple(&self, index: usize, id: u8) -> usize {
-            self.tables[usize::from(id)].bucket(hash(index as u32)) as usize
+            self.tables[usize::from(id)].cell(hash(index as u32)) as usize
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
         ] {
             assert_eq!(hash(index), expected, "{index}");
             let table = Table::new(500_000, 0);
-            assert_eq!(table.bucket(hash(index)), expected % 500_000, "{index}");
+            assert_eq!(table.cell(hash(index)), expected % 500_000, "{index}");
         }
     }
 
@@ -304,7 +304,7 @@ mod tests {
         #[test]
         fn remainders_are_those_of_a_division(hash in 0u32..1 << 31, size in 1u32.., small in 1u32..3000) {
             for size in [size, small, size >> 8 | 1, 1 << (small % 31), 1] {
-                prop_assert_eq!(Table::new(size, 0).bucket(hash), hash % size);
+                prop_assert_eq!(Table::new(size, 0).cell(hash), hash % size);
             }
         }
 
@@ -320,7 +320,7 @@ mod tests {
             let members = assign(&values, &[-5.0, -2.0, 2.0, 5.0], &mut ids);
             let tables = Tables::new(&sizes);
             let format = if wide { Format::F32 } else { Format::Bf16 };
-            let mut simple = vec![(0.0, 0u32); tables.buckets()];
+            let mut simple = vec![(0.0, 0u32); tables.cells()];
             for (i, (value, id)) in values.iter().zip(&ids).enumerate() {
                 let (sum, count) = &mut simple[tables.simple(i, *id)];
                 (*sum, *count) = (*sum + f64::from(*value), *count + 1);
@@ -330,15 +330,15 @@ mod tests {
                 _ => (sum / f64::from(*count)) as f32,
             };
             let expected: Vec<u32> =
-                simple.iter().map(|bucket| format.rounded(mean(bucket)).to_bits()).collect();
+                simple.iter().map(|cell| format.rounded(mean(cell)).to_bits()).collect();
             let mut filled = Vec::new();
             fill(&values, &ids, &tables, &members, format, &mut filled);
             let found: Vec<u32> =
-                filled.iter().map(|bucket| format.rounded(bucket.mean()).to_bits()).collect();
+                filled.iter().map(|cell| format.rounded(cell.mean()).to_bits()).collect();
             prop_assert_eq!(found, expected);
             prop_assert_eq!(
-                filled.iter().filter(|bucket| bucket.is_empty()).count(),
-                simple.iter().filter(|bucket| bucket.1 == 0).count()
+                filled.iter().filter(|cell| cell.is_empty()).count(),
+                simple.iter().filter(|cell| cell.1 == 0).count()
             );
         }
     }

@@ -23,9 +23,9 @@ fn the_reference_round_trip_comes_out() {
     let tables = Tables::new(&[1, 1, 2, 2]);
     let flat: Vec<usize> = ids.iter().enumerate().map(|(i, id)| tables.simple(i, *id)).collect();
     assert_eq!(flat, [0, 0, 1, 1, 1, 3, 2, 3, 4, 5, 4, 5]);
-    let mut buckets = Vec::new();
-    sketch::fill(&gradient, &ids, &tables, &members, Format::F32, &mut buckets);
-    let means: Vec<f32> = buckets.iter().map(MeanBucket::mean).collect();
+    let mut cells = Vec::new();
+    sketch::fill(&gradient, &ids, &tables, &members, Format::F32, &mut cells);
+    let means: Vec<f32> = cells.iter().map(MeanCell::mean).collect();
     assert_eq!(means, [-1.75, -0.3, 0.2, 0.2, 1.7, 2.05]);
     let mut packed = Vec::new();
     codes::put(&ids, 2, &mut packed);
