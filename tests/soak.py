@@ -648,11 +648,13 @@ class Commands:
         if reads or code == 2:
             assert not changed, f"it changed {[str(run) for run in changed]}"
         for run in changed:
-            partial = [name for name in after.get(run, {}) if name.endswith(".partial")]
+            # A run that is not in `before` was set aside as it was, or begun.
+            source = run.with_name(run.name.rpartition("-cut-off-")[0] or run.name)
+            partial = {name for name in after.get(run, {}) if name.endswith(".partial")}
+            if run not in before:
+                partial -= before.get(source, {}).keys()
             assert killed or run in self.damaged or not partial, f"{run} keeps {partial}"
             if run not in before:
-                # Set aside as it was, or begun.
-                source = next((old for old in before if run.name.startswith(f"{old.name}-cut-off-")), None)
                 for of in (self.torn, self.damaged):
                     of |= {run} if source in of else set()
                 self.torn |= {run} if killed or full or code not in (0, 130, 143) else set()
