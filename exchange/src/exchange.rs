@@ -403,7 +403,7 @@ impl Exchange {
         leg.wire_bytes = self.charged(&message);
         self.count_by_rule(items, &message);
         let mut group = GroupExchange { member: &mut self.member, context, items, gradient, leg };
-        self.route.average(&mut group, message)
+        self.route.exchange_message(&mut group, message)
     }
 
     /// The bytes of a message that count as this rank's: none where another rank speaks for its group.

@@ -259,10 +259,10 @@ impl Received {
 
 impl GroupExchange<'_> {
     /// Gives `mine` to every rank, and overwrites the items by the mean of what all of them sent.
-    pub(crate) fn average_here(&mut self, mine: Vec<u8>) -> Result<Received> {
+    pub(crate) fn allgather_mean(&mut self, mine: Vec<u8>) -> Result<Received> {
         let messages = self.allgather(mine)?;
         let received = Stopwatch::start();
-        self.average(&messages)?;
+        self.mean_of_messages(&messages)?;
         self.leg.add_decode(received);
         Ok(Received::Messages(messages))
     }
@@ -292,7 +292,7 @@ impl GroupExchange<'_> {
     }
 
     /// Overwrites all items by the mean of what the messages say.
-    pub(crate) fn average(&mut self, messages: &[Payload]) -> Result<()> {
+    pub(crate) fn mean_of_messages(&mut self, messages: &[Payload]) -> Result<()> {
         let (context, items) = (self.context, self.items);
         let as_sent = self.member.feedback.is_none();
         let frames = context.open(items, messages)?;
@@ -301,7 +301,7 @@ impl GroupExchange<'_> {
             let bucket = &mut self.member.buckets[item.bucket];
             let averaged = match item.kind {
                 Kind::Values => context.mean_of_values(of_ranks, bucket.posted_mean(item.length)),
-                _ => context.average(bucket, *item, of_ranks, as_sent, self.gradient),
+                _ => context.mean_of_bucket(bucket, *item, of_ranks, as_sent, self.gradient),
             };
             if let Some(element) = averaged? {
                 return Err(self.overflow(*item, element));
@@ -460,7 +460,7 @@ impl StepContext {
     /// Overwrites a bucket's elements by the mean of what the frames of all ranks say; the first
     /// element of the mean that is not finite. `encoded` is without feedback: then the gradient still holds what this rank
     /// encoded, so that of a sparse message only blocks that some rank sent are visited.
-    pub(crate) fn average<'a>(
+    pub(crate) fn mean_of_bucket<'a>(
         self,
         bucket: &mut Bucket,
         item: Item,

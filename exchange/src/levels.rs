@@ -58,7 +58,7 @@ impl Ranks {
     /// Overwrites finite values by their mean over the ranks of the group; the first element of this
     /// rank's shard whose mean is not finite, if one is: then nothing is overwritten, and this rank has to
     /// refuse. `number` is that of what is exchanged in this step.
-    pub(crate) fn average(
+    pub(crate) fn mean_within(
         &mut self,
         step: u64,
         number: usize,

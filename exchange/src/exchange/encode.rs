@@ -67,7 +67,7 @@ impl Exchange {
             return Ok(Some(self.non_finite(context, group, gradient)));
         }
         let sent = Stopwatch::start();
-        let overflow = collective.average(context.step, group, &mut values)?;
+        let overflow = collective.mean_within(context.step, group, &mut values)?;
         leg.add_wait(sent);
         let mut at = 0;
         for range in ranges() {

@@ -76,7 +76,7 @@ impl Aggregator {
                 true => self.answer_values(context, *item, of_ranks(), answer)?,
                 false => {
                     let bucket = &mut self.buckets[item.bucket];
-                    context.average(bucket, *item, of_ranks(), false, &mut self.mean)?
+                    context.mean_of_bucket(bucket, *item, of_ranks(), false, &mut self.mean)?
                 }
             };
             if let Some(element) = overflow {

@@ -97,8 +97,8 @@ impl Owners {
         self.topology == Topology::Server
     }
 
-    /// As [`Route::average`](super::Route::average).
-    pub(super) fn average(
+    /// As [`Route::exchange_message`](super::Route::exchange_message).
+    pub(super) fn exchange_message(
         &mut self,
         group: &mut GroupExchange<'_>,
         mine: Vec<u8>,
@@ -154,7 +154,7 @@ impl Owners {
         if let Some(error) = own.or_else(|| refusal::first(&answers, context.group)) {
             let messages = if divides { group.allgather(mine.to_vec()) } else { Ok(given) };
             if let Ok(messages) = messages {
-                group.average(&messages)?;
+                group.mean_of_messages(&messages)?;
             }
             return Err(error);
         }

@@ -60,7 +60,7 @@ impl Route {
     /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
     /// elements by their mean; notes time and bytes in the leg. A message of plain f32 alone is an
     /// [`Operation::Allreduce`].
-    pub(crate) fn average(
+    pub(crate) fn exchange_message(
         &mut self,
         group: &mut GroupExchange<'_>,
         mine: Vec<u8>,
@@ -68,7 +68,9 @@ impl Route {
         let plain = group.leg.operation == Operation::Allreduce;
         match self {
             Route::Sharded if !plain => average_shards_in_memory(group, mine),
-            Route::Owners(owners) if !plain || owners.is_server() => owners.average(group, mine),
+            Route::Owners(owners) if !plain || owners.is_server() => {
+                owners.exchange_message(group, mine)
+            }
             Route::Allgather | Route::Sharded | Route::Owners(_) => {
                 let shardable = can_shard(&mut group.member.collective);
                 match (plain, shardable) {
@@ -77,10 +79,10 @@ impl Route {
                         group.leg.operation = Operation::ReduceScatter;
                         average_in_shards(group, mine)
                     }
-                    (false, _) => group.average_here(mine),
+                    (false, _) => group.allgather_mean(mine),
                     (true, false) => {
                         group.leg.operation = Operation::Allgather;
-                        group.average_here(mine)
+                        group.allgather_mean(mine)
                     }
                 }
             }
@@ -212,7 +214,7 @@ fn average_shards_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Res
     };
     if let Err(error) = taken {
         // The messages are here: what is wrong with them comes first, and is wrong on every rank.
-        group.average(&messages)?;
+        group.mean_of_messages(&messages)?;
         return Err(error);
     }
     Ok(Received::Messages(messages))
