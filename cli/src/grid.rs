@@ -15,7 +15,7 @@ use gradwire_study::estimate;
 use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::{Grid, PlannedRun, Selection};
 use gradwire_study::report;
-use gradwire_study::results::{Outcome, Results, Ruling, RunResult, Verdict};
+use gradwire_study::results::{Results, Ruling, RunResult, RunStatus, Verdict};
 use gradwire_study::runner::{Job, Notice};
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
@@ -285,7 +285,7 @@ impl GridArgs {
 /// What is said of a scale that tests no claim: whether all runs work is the news.
 fn without_a_test(results: &Results) -> String {
     let (runs, claims) = (results.runs.len(), results.verdicts.len());
-    let works = match results.runs.iter().all(|run| run.outcome == Outcome::Finished) {
+    let works = match results.runs.iter().all(|run| run.outcome == RunStatus::Finished) {
         true => format!("everything works: {runs} of {runs} runs have finished. "),
         false => String::new(),
     };
@@ -307,7 +307,7 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
             let is_of = |run: &&RunResult| run.task == **task && run.arm == claim.arm;
             let runs: Vec<&RunResult> = results.runs.iter().filter(is_of).collect();
             // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
-            let diverged = |run: &&RunResult| matches!(run.outcome, Outcome::Diverged { .. });
+            let diverged = |run: &&RunResult| matches!(run.outcome, RunStatus::Diverged { .. });
             !runs.is_empty()
                 && !runs.iter().any(diverged)
                 && experiment.is_selected(only, task, &claim.arm)
@@ -322,17 +322,17 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
 }
 
 fn is_complete(results: &Results) -> bool {
-    let open = |run: &RunResult| matches!(run.outcome, Outcome::Missing | Outcome::Stopped);
+    let open = |run: &RunResult| matches!(run.outcome, RunStatus::Missing | RunStatus::Stopped);
     !results.runs.iter().any(open)
 }
 
 fn has_failed(run: &RunResult) -> bool {
-    matches!(run.outcome, Outcome::Failed { .. })
+    matches!(run.outcome, RunStatus::Failed { .. })
 }
 
 fn reason(run: &RunResult) -> &str {
     match &run.outcome {
-        Outcome::Failed { error } | Outcome::Diverged { error } => error,
+        RunStatus::Failed { error } | RunStatus::Diverged { error } => error,
         other => other.word(),
     }
 }
@@ -405,7 +405,7 @@ fn tell(news: &Notice<'_>, all: usize) {
             let summary = run.measured.as_ref().map(|measured| &measured.summary);
             let accuracy = summary.and_then(|summary| summary.test_accuracy);
             let result = match (&run.outcome, accuracy) {
-                (Outcome::Finished, Some(accuracy)) => percent_to(accuracy, 2),
+                (RunStatus::Finished, Some(accuracy)) => percent_to(accuracy, 2),
                 (outcome, _) => outcome.word().to_string(),
             };
             let bits = summary.map_or(0.0, |summary| summary.bits_per_parameter);
@@ -420,7 +420,7 @@ fn tell(news: &Notice<'_>, all: usize) {
                 "[{number:>width$}/{all}] {} {} seed {}: {result}, {bits:.3} bits, {took}{left}",
                 planned.task, planned.arm, planned.recipe.seed
             );
-            if let Outcome::Failed { error } | Outcome::Diverged { error } = &run.outcome {
+            if let RunStatus::Failed { error } | RunStatus::Diverged { error } = &run.outcome {
                 eprintln!("    {error}");
             }
         }

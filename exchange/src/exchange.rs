@@ -92,7 +92,7 @@ impl Exchange {
         let groups = self.groups.len();
         // The given support is used only with one group of buckets and where each rank speaks for itself. Otherwise other means
         // than this group's (of earlier groups, or within a group of ranks) may be non-zero outside of it.
-        let holds = groups == 1 && self.member.collective.group == 1;
+        let holds = groups == 1 && self.member.collective.ranks_per_group == 1;
         self.member.zeros.begin(support.as_deref().filter(|_| holds));
         let mut exchanged = Ok(());
         for group in 0..groups {
@@ -439,7 +439,7 @@ impl Exchange {
     fn context(&self, step: u64) -> StepContext {
         let collective = &self.member.collective;
         let (rank, world_size) = (collective.rank(), collective.world_size());
-        StepContext { rank, world_size, step, group: collective.group }
+        StepContext { rank, world_size, step, ranks_per_group: collective.ranks_per_group }
     }
 
     /// Elements of the flat gradient.

@@ -33,7 +33,7 @@ pub(crate) struct Ranks {
     /// Every rank by itself.
     pub(crate) all: Box<dyn Collective>,
     /// How many ranks speak as one; 1 where each speaks for itself.
-    pub(crate) group: usize,
+    pub(crate) ranks_per_group: usize,
     /// Bytes that this rank has sent within its group since they were last asked for.
     pub(crate) sent_within: u64,
 }
@@ -41,18 +41,18 @@ pub(crate) struct Ranks {
 impl Ranks {
     /// Whether this rank sends what its group has to say.
     pub(crate) fn speaks(&self) -> bool {
-        self.all.rank().is_multiple_of(self.group)
+        self.all.rank().is_multiple_of(self.ranks_per_group)
     }
 }
 
 /// The collective between groups: `rank` is the group's number, `world_size` the number of groups.
 impl Collective for Ranks {
     fn rank(&self) -> usize {
-        self.all.rank() / self.group
+        self.all.rank() / self.ranks_per_group
     }
 
     fn world_size(&self) -> usize {
-        self.all.world_size() / self.group
+        self.all.world_size() / self.ranks_per_group
     }
 
     fn shares_memory(&self) -> bool {
@@ -64,11 +64,11 @@ impl Collective for Ranks {
     }
 
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
-        if self.group == 1 { self.all.allgather(mine) } else { self.between(mine) }
+        if self.ranks_per_group == 1 { self.all.allgather(mine) } else { self.between(mine) }
     }
 
     fn alltoall(&mut self, mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
-        if self.group == 1 { self.all.alltoall(mine) } else { self.across(mine) }
+        if self.ranks_per_group == 1 { self.all.alltoall(mine) } else { self.across(mine) }
     }
 }
 
@@ -356,25 +356,25 @@ pub(crate) struct StepContext {
     /// The step.
     pub(crate) step: u64,
     /// How many ranks speak as one.
-    pub(crate) group: usize,
+    pub(crate) ranks_per_group: usize,
 }
 
 impl StepContext {
     /// The header of a frame that this rank writes about a bucket.
     pub(crate) fn header(self, kind: Kind, bucket: usize) -> Header {
-        let world_size = (self.world_size * self.group) as u16;
+        let world_size = (self.world_size * self.ranks_per_group) as u16;
         let header = Header { kind, rank: 0, world_size, step: self.step, bucket: bucket as u32 };
         self.sent_by(self.rank, header)
     }
 
     /// The header of a frame of whoever is counted as rank `from`.
     pub(crate) fn sent_by(self, from: usize, header: Header) -> Header {
-        header.from_rank(from * self.group)
+        header.from_rank(from * self.ranks_per_group)
     }
 
     /// Tells of an error that it is about what rank `from` has sent.
     pub(crate) fn blame(self, from: usize) -> impl Fn(Error) -> Error {
-        move |error| error.sent_by(from * self.group, self.awaited())
+        move |error| error.sent_by(from * self.ranks_per_group, self.awaited())
     }
 
     /// The header of a frame that this rank writes about an item.
@@ -418,7 +418,7 @@ impl StepContext {
         items: &[Item],
         messages: &'a [Payload],
     ) -> Result<Vec<Unchecked<'a>>> {
-        if let Some(refusal) = refusal::first(messages, self.group) {
+        if let Some(refusal) = refusal::first(messages, self.ranks_per_group) {
             return Err(refusal);
         }
         let mut frames = Vec::with_capacity(messages.len() * items.len());

@@ -42,12 +42,12 @@ impl Ranks {
             );
             return Err(Error::Topology { topology: "two-level", problem });
         }
-        Ok(Self { all, group, sent_within: 0 })
+        Ok(Self { all, ranks_per_group: group, sent_within: 0 })
     }
 
     /// This rank's place in its group.
     fn place(&self) -> usize {
-        self.all.rank() % self.group
+        self.all.rank() % self.ranks_per_group
     }
 
     /// The number of the group's first rank.
@@ -68,7 +68,7 @@ impl Ranks {
         let (rank, world_size, bucket) = (self.all.rank() as u16, ranks as u16, number as u32);
         let header = |kind| Header { kind, rank, world_size, step, bucket };
         let awaited = Awaited::Gradient { step };
-        let (group, length) = (self.group, values.len());
+        let (group, length) = (self.ranks_per_group, values.len());
         let cut = |place: usize| length * place / group;
         let shard = |place: usize| cut(place)..cut(place + 1);
         let frame = |kind, values: &[f32]| {
@@ -101,11 +101,11 @@ impl Ranks {
             read().map_err(|error: Error| error.sent_by(from, awaited))
         };
         let mut mean = vec![0.0; shard(place).len()];
-        for mate in 0..self.group {
+        for mate in 0..self.ranks_per_group {
             let theirs = of_mate(mate, Kind::Mean, &given, if whole { place } else { 0 })?;
             mean.iter_mut().zip(theirs).for_each(|(sum, value)| *sum += value);
         }
-        if !floats::scale_checked(&mut mean, 1.0 / self.group as f32) {
+        if !floats::scale_checked(&mut mean, 1.0 / self.ranks_per_group as f32) {
             return Ok(floats::first_non_finite(&mean).map(|element| cut(place) + element));
         }
         let mine = frame(Kind::Shard, &mean);
@@ -118,7 +118,7 @@ impl Ranks {
             parts[first..first + group].fill(mine);
         }
         let means = self.deal(parts, awaited)?;
-        for mate in 0..self.group {
+        for mate in 0..self.ranks_per_group {
             let theirs = of_mate(mate, Kind::Shard, &means, 0)?;
             values[shard(mate)].copy_from_slice(&theirs);
         }
@@ -128,7 +128,7 @@ impl Ranks {
     /// One round among all ranks: each is given its part, or where nothing can be divided all parts, and
     /// reads its own. Fails with a peer's refusal.
     fn deal(&mut self, parts: Vec<Vec<u8>>, awaited: Awaited) -> Result<Vec<Payload>> {
-        let within = self.first()..self.first() + self.group;
+        let within = self.first()..self.first() + self.ranks_per_group;
         let own = self.all.rank();
         let mates = within.filter(|rank| *rank != own);
         self.sent_within += mates.map(|mate| parts[mate].len() as u64).sum::<u64>();
@@ -148,7 +148,7 @@ impl Ranks {
         for (to, part) in parts.into_iter().enumerate() {
             match to == own {
                 true => mine = part,
-                false if self.speaks() => dealt[to * self.group] = part,
+                false if self.speaks() => dealt[to * self.ranks_per_group] = part,
                 false => {}
             }
         }
@@ -157,15 +157,16 @@ impl Ranks {
         if self.speaks() {
             let mut bundle = Vec::new();
             for from in 0..self.world_size() {
-                let message = if from == own { &mine } else { &*heard[from * self.group] };
+                let message =
+                    if from == own { &mine } else { &*heard[from * self.ranks_per_group] };
                 bundle.extend_from_slice(&(message.len() as u64).to_le_bytes());
                 bundle.extend_from_slice(message);
             }
-            dealt[first + 1..first + self.group].fill(bundle);
+            dealt[first + 1..first + self.ranks_per_group].fill(bundle);
         }
         let handed = self.deal(dealt, awaited)?;
         if self.speaks() {
-            let mut all: Vec<Payload> = heard.into_iter().step_by(self.group).collect();
+            let mut all: Vec<Payload> = heard.into_iter().step_by(self.ranks_per_group).collect();
             all[own] = Payload::from(mine);
             return Ok(all);
         }
@@ -216,19 +217,19 @@ impl Ranks {
         let own = self.rank();
         let (said, kept) = if self.speaks() { (mine, None) } else { (Vec::new(), Some(mine)) };
         let all = self.all.allgather(said)?;
-        let refusals = all.iter().enumerate().filter(|(rank, _)| rank % self.group != 0);
+        let refusals = all.iter().enumerate().filter(|(rank, _)| rank % self.ranks_per_group != 0);
         for (from, message) in refusals {
             if let Some((_, error)) = Frame::refusal_of(message).filter(|(rank, _)| *rank == from) {
                 return Err(error);
             }
         }
-        let all: Vec<Payload> = all.into_iter().step_by(self.group).collect();
+        let all: Vec<Payload> = all.into_iter().step_by(self.ranks_per_group).collect();
         if let Some(kept) = kept.filter(|_| Frame::refusal_of(&all[own]).is_none()) {
             self.agree(&kept, &all[own])?;
         }
         if self.speaks() {
             let bytes: u64 = all.iter().map(|message| 8 + message.len() as u64).sum();
-            self.sent_within += (self.group as u64 - 1) * bytes;
+            self.sent_within += (self.ranks_per_group as u64 - 1) * bytes;
         }
         Ok(all)
     }

@@ -43,4 +43,4 @@ pub use progress::{Progress, Score, Sums};
 pub use read::{Checkpoint, Location, find_newest, locate, newest};
 pub use rewind::rewind;
 pub use write::{Whole, write};
-pub use writer::{Outcome, Writer};
+pub use writer::{WriteReport, Writer};

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// What became of a checkpoint.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct WriteReport {
     /// The step it follows.
     pub step: u64,
     /// Seconds that the slowest rank's next step was held up.
@@ -31,7 +31,7 @@ pub struct Writer {
     workers: usize,
     open: BTreeMap<u64, Vec<Option<Part>>>,
     jobs: Option<Sender<Whole>>,
-    done: Receiver<Outcome>,
+    done: Receiver<WriteReport>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,7 +62,7 @@ impl Writer {
                 };
                 let seconds = began.elapsed().as_secs_f64();
                 free();
-                if outbox.send(Outcome { step, stall, seconds, result, retention }).is_err() {
+                if outbox.send(WriteReport { step, stall, seconds, result, retention }).is_err() {
                     return;
                 }
             }
@@ -94,7 +94,7 @@ impl Writer {
     }
 
     /// What has become of checkpoints since this was last asked.
-    pub fn done(&self) -> Vec<Outcome> {
+    pub fn done(&self) -> Vec<WriteReport> {
         self.done.try_iter().collect()
     }
 
@@ -102,7 +102,7 @@ impl Writer {
     ///
     /// # Errors
     /// When the thread has panicked.
-    pub fn finish(mut self) -> Result<Vec<Outcome>> {
+    pub fn finish(mut self) -> Result<Vec<WriteReport>> {
         self.end().map_err(|_| anyhow!("the thread that writes checkpoints panicked"))?;
         Ok(self.done())
     }

@@ -1,7 +1,7 @@
 //! Who receives what happens in a run: the record with TensorBoard's file, the checkpoints, and observers such as
 //! the console or a program's own.
 
-use crate::checkpoint::{Outcome, Part, Sums, Whole, Writer};
+use crate::checkpoint::{Part, Sums, Whole, WriteReport, Writer};
 use crate::record::network::Row;
 use crate::record::{Checkpoint, Event, Provenance, Record, Summary, Warning};
 use crate::train::session::Session;
@@ -126,8 +126,8 @@ impl Checkpoints {
         Ok(done.into_iter().flat_map(|outcome| self.events(outcome)).collect())
     }
 
-    fn events(&mut self, outcome: Outcome) -> Vec<Event> {
-        let Outcome { step, stall, seconds, result, retention } = outcome;
+    fn events(&mut self, outcome: WriteReport) -> Vec<Event> {
+        let WriteReport { step, stall, seconds, result, retention } = outcome;
         let warning = |message| Event::from(Warning { step: Some(step), message });
         let first = match result {
             Ok(bytes) => {

@@ -6,7 +6,7 @@ use crate::measured::Measured;
 use crate::names;
 use crate::network::report::NamedLink;
 use crate::report;
-use crate::results::{COLLECTED, Label, Outcome, Results, RunResult};
+use crate::results::{COLLECTED, Label, Results, RunResult, RunStatus};
 use crate::runs;
 use anyhow::{Result, bail};
 use gradwire::disk::Disk;
@@ -47,7 +47,7 @@ struct FoundRun {
     task: Keys,
     arm: Keys,
     recipe: String,
-    outcome: Outcome,
+    outcome: RunStatus,
     measured: Measured,
 }
 
@@ -334,7 +334,7 @@ impl std::fmt::Display for Difference {
 mod tests {
     use super::*;
 
-    fn found(sets: &[(&str, Value)], seed: u64, started: f64, outcome: Outcome) -> FoundRun {
+    fn found(sets: &[(&str, Value)], seed: u64, started: f64, outcome: RunStatus) -> FoundRun {
         let keys = |prefix: &str| -> Keys {
             let of = sets.iter().filter(|(key, _)| key.starts_with(prefix));
             of.map(|(key, value)| (key.to_string(), value.clone())).collect()
@@ -368,7 +368,7 @@ mod tests {
                 ("train.batch", batch.into()),
                 ("dataset.kind", text("d")),
             ];
-            found(&sets, 1, 0.0, Outcome::Finished)
+            found(&sets, 1, 0.0, RunStatus::Finished)
         };
         let dense = found(
             &[
@@ -378,7 +378,7 @@ mod tests {
             ],
             1,
             0.0,
-            Outcome::Finished,
+            RunStatus::Finished,
         );
         let all = [topk(0.01, 16), topk(0.001, 16), dense];
         let labels: Vec<String> = all.iter().map(|run| arm_label(run, &all)).collect();
@@ -408,8 +408,8 @@ mod tests {
 
     #[test]
     fn the_better_of_two_of_the_same_run_is_kept() {
-        let run = |started: f64, outcome: Outcome| {
-            let found = found(&[("scheme.kind", text("dense"))], 1, started, Outcome::Finished);
+        let run = |started: f64, outcome: RunStatus| {
+            let found = found(&[("scheme.kind", text("dense"))], 1, started, RunStatus::Finished);
             RunResult {
                 task: "t".into(),
                 arm: "a".into(),
@@ -420,7 +420,7 @@ mod tests {
                 measured: Some(found.measured),
             }
         };
-        assert!(worth(&run(1.0, Outcome::Finished)) > worth(&run(2.0, Outcome::Stopped)));
-        assert!(worth(&run(2.0, Outcome::Finished)) > worth(&run(1.0, Outcome::Finished)));
+        assert!(worth(&run(1.0, RunStatus::Finished)) > worth(&run(2.0, RunStatus::Stopped)));
+        assert!(worth(&run(2.0, RunStatus::Finished)) > worth(&run(1.0, RunStatus::Finished)));
     }
 }

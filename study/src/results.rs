@@ -5,7 +5,7 @@ use crate::bench::codecs::Spread;
 use crate::decision::SIDE;
 use crate::measured::Measured;
 use crate::statistics::Interval;
-pub use gradwire::record::RunStatus as Outcome;
+pub use gradwire::record::RunStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -179,7 +179,7 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub recipe: String,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: RunStatus,
     /// What its record says; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,

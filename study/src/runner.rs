@@ -16,7 +16,7 @@ use crate::measured::Measured;
 use crate::network::report::NamedLink;
 use crate::pace::Pace;
 use crate::report;
-use crate::results::{Label, Outcome, Results, RunResult};
+use crate::results::{Label, Results, RunResult, RunStatus};
 use crate::scale::Scale;
 use crate::{runs, timings, verdict};
 use anyhow::{Context, Result};
@@ -92,7 +92,7 @@ pub enum Notice<'a> {
 enum FolderState {
     Empty,
     /// The run that is planned, as far as it came.
-    Planned(Outcome),
+    Planned(RunStatus),
     /// Something else, and what is different.
     Other(String),
 }
@@ -346,12 +346,12 @@ impl Job<'_> {
         }
         let outcome = match state {
             FolderState::Planned(outcome) => outcome,
-            FolderState::Empty | FolderState::Other(_) => Outcome::Missing,
+            FolderState::Empty | FolderState::Other(_) => RunStatus::Missing,
         };
         let folder = self.folder.join(&planned.folder);
         let measured = match outcome {
-            Outcome::Missing => None,
-            Outcome::Finished => Some(Measured::read(&self.disk, &folder, links)?),
+            RunStatus::Missing => None,
+            RunStatus::Finished => Some(Measured::read(&self.disk, &folder, links)?),
             // What was cut off in its first moments has no record to read.
             _ => Measured::read(&self.disk, &folder, links).ok(),
         };
@@ -361,7 +361,7 @@ impl Job<'_> {
             seed: planned.recipe.seed,
             folder: planned.folder.clone(),
             recipe: match outcome {
-                Outcome::Missing => String::new(),
+                RunStatus::Missing => String::new(),
                 _ => runs::recipe_text(&self.disk, &folder)?,
             },
             outcome,
@@ -377,7 +377,7 @@ impl Job<'_> {
     fn results(&self, runs: &[RunResult], earlier: &EarlierResults) -> Results {
         let pairs = self.grid.runs.iter().zip(runs);
         let shown =
-            pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
+            pairs.filter(|(planned, run)| planned.wanted || run.outcome != RunStatus::Missing);
         let mut runs: Vec<RunResult> = shown.map(|(_, run)| run.clone()).collect();
         let label = |choices: &[Choice], of: fn(&RunResult) -> &str| -> Vec<Label> {
             let labels = choices.iter().map(|choice| choice.label.clone());

@@ -2,7 +2,7 @@
 
 use crate::grid::Selection;
 use crate::measured::Measured;
-use crate::results::{Outcome, Results, Tried, Tuned, TunedArm};
+use crate::results::{Results, RunStatus, Tried, Tuned, TunedArm};
 use crate::sweep::Over;
 use anyhow::{Result, ensure};
 
@@ -52,7 +52,7 @@ impl Tuning {
             let tried = results.iter().zip(&self.0.values).map(|(results, value)| {
                 let is = |run: &&crate::results::RunResult| run.task == *task && run.arm == *arm;
                 let run = results.runs.iter().find(is);
-                let done = run.filter(|run| run.outcome == Outcome::Finished);
+                let done = run.filter(|run| run.outcome == RunStatus::Finished);
                 let found = done.and_then(|run| run.measured.as_ref()).and_then(figure);
                 Tried { value: value.to_string(), found }
             });
@@ -112,8 +112,8 @@ mod tests {
             folder: Default::default(),
             recipe: String::new(),
             outcome: match found {
-                Some(_) => Outcome::Finished,
-                None => Outcome::Diverged { error: "the loss is NaN".into() },
+                Some(_) => RunStatus::Finished,
+                None => RunStatus::Diverged { error: "the loss is NaN".into() },
             },
             measured: found.map(|found| Measured {
                 summary: Summary {

@@ -53,7 +53,7 @@ impl Exchange {
         leg: &mut Leg,
     ) -> Result<Option<Error>> {
         let Member { layout, buckets, feedback, collective, .. } = &mut self.member;
-        if context.group == 1 {
+        if context.ranks_per_group == 1 {
             return Ok(None);
         }
         let ranges = || self.groups[group].iter().map(|number| buckets[*number].range.clone());

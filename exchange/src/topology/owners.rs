@@ -151,7 +151,7 @@ impl Owners {
         }
 
         let answers = group.allgather(answer)?;
-        if let Some(error) = own.or_else(|| refusal::first(&answers, context.group)) {
+        if let Some(error) = own.or_else(|| refusal::first(&answers, context.ranks_per_group)) {
             let messages = if divides { group.allgather(mine.to_vec()) } else { Ok(given) };
             if let Ok(messages) = messages {
                 group.mean_of_messages(&messages)?;
@@ -186,7 +186,7 @@ impl Owners {
         let given = group.member.collective.alltoall(parts);
         let given = given.map_err(|error| error.awaiting(context.awaited()))?;
         group.leg.add_wait(sent);
-        refusal::first(&given, context.group).map_or(Ok(given), Err)
+        refusal::first(&given, context.ranks_per_group).map_or(Ok(given), Err)
     }
 
     /// Overwrites the group's elements by what the owners say.

@@ -237,7 +237,7 @@ fn average_sent_shards(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()>
     group.leg.add_wait(sent);
 
     let received = Stopwatch::start();
-    if let Some(refusal) = refusal::first(&messages, context.group) {
+    if let Some(refusal) = refusal::first(&messages, context.ranks_per_group) {
         return Err(refusal);
     }
     let own = &pieces[context.rank];
@@ -269,11 +269,11 @@ fn average_sent_shards(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()>
     let results = group.allgather(result)?;
     if let Err(error) = averaged {
         // Several shards may have a mean that overflows: all ranks tell of the first.
-        let first = refusal::first(&results, context.group)
+        let first = refusal::first(&results, context.ranks_per_group)
             .filter(|_| matches!(error, Error::NonFiniteMean { .. }));
         return Err(first.unwrap_or(error));
     }
-    if let Some(refusal) = refusal::first(&results, context.group) {
+    if let Some(refusal) = refusal::first(&results, context.ranks_per_group) {
         return Err(refusal);
     }
     take_results(group, results, &pieces)

@@ -140,7 +140,7 @@ mod tests {
     use super::super::tasks;
     use super::super::tests::results;
     use super::*;
-    use crate::results::Outcome;
+    use crate::results::RunStatus;
 
     fn read(text: &str) -> impl Fn(usize, &str) -> String + use<> {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
@@ -153,7 +153,7 @@ mod tests {
     fn every_cell_stays_in_its_column() {
         let mut results = results();
         let evil = "a,b\n\"c\"";
-        results.runs[5].outcome = Outcome::Diverged { error: evil.into() };
+        results.runs[5].outcome = RunStatus::Diverged { error: evil.into() };
         results.runs[0].measured.as_mut().unwrap().summary.train_loss = Some(f64::NAN);
         let cell = read(&runs(&results).unwrap());
         assert_eq!(cell(5, "error"), evil);

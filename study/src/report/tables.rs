@@ -1,7 +1,7 @@
 //! A task's tables: what its arms reached, and what they took.
 
 use super::document::{Block, Cell, PageTable};
-use super::tasks::{Arm, Target, Task};
+use super::tasks::{AimedAccuracy, Arm, Task};
 use super::words;
 use crate::bench::codecs::Spread;
 use crate::measured::{Measured, Work};
@@ -132,7 +132,7 @@ pub(super) fn reached(task: &Task<'_>) -> PageTable {
 }
 
 /// What arms took on a link.
-pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> PageTable {
+pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&AimedAccuracy>) -> PageTable {
     let to = target.map(|target| format!("#to {}", text::percent(target.accuracy)));
     let mut columns = vec!["arm", "#step", "#of it the link", "#speed-up of a step", "#all steps"];
     if let Some(to) = &to {
@@ -170,7 +170,7 @@ pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> P
 }
 
 /// What to know when reading tables of links.
-pub(super) fn about_links(target: Option<&Target>) -> String {
+pub(super) fn about_links(target: Option<&AimedAccuracy>) -> String {
     let mut note =
         "Virtual time: what each rank computed by its own processor clock, and what its \
                     messages take on the link. Evaluations are not charged. Step: the median of a \

@@ -2,7 +2,7 @@
 
 use crate::measured::{Measured, OnLink};
 use crate::plot::Style;
-use crate::results::{Label, Outcome, Results, RunResult};
+use crate::results::{Label, Results, RunResult, RunStatus};
 use crate::statistics::{Estimate, LEVEL, SeedMean};
 use gradwire::text;
 use gradwire_exchange::{Scheme, SchemeConfig};
@@ -38,7 +38,7 @@ pub(super) struct Arm<'a> {
 
 /// The accuracy that is timed.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Target {
+pub(super) struct AimedAccuracy {
     /// As a fraction.
     pub(super) accuracy: f64,
     /// Why this one.
@@ -144,7 +144,7 @@ impl<'a> Task<'a> {
 
     /// The accuracy that is timed: 95 % of what the baseline reached on average, or where there is
     /// none the best arm, a whole percentage.
-    pub(super) fn target(&self) -> Option<Target> {
+    pub(super) fn target(&self) -> Option<AimedAccuracy> {
         let best = |arm: &Arm<'_>| Some(arm.mean(|m| m.summary.best_accuracy)?.mean);
         let (reached, arm) = match self.baseline().and_then(|arm| Some((best(arm)?, arm))) {
             Some(found) => found,
@@ -156,7 +156,7 @@ impl<'a> Task<'a> {
         let accuracy = (reached * 95.0 + 1e-9).floor() / 100.0;
         let (percent, arm) = (text::percent(accuracy), &arm.label.label);
         let why = format!("{percent} is 95 % of what {arm} reached, rounded down");
-        (accuracy > 0.0).then_some(Target { accuracy, why })
+        (accuracy > 0.0).then_some(AimedAccuracy { accuracy, why })
     }
 }
 
@@ -190,7 +190,7 @@ impl<'a> Arm<'a> {
     }
 
     /// Seconds to a target on a link.
-    pub(super) fn reached(&self, word: &str, target: &Target) -> TimeToTarget {
+    pub(super) fn reached(&self, word: &str, target: &AimedAccuracy) -> TimeToTarget {
         let times = self.values(|measured| {
             let at = measured.reaches_accuracy(target.accuracy)?;
             measured.link(word)?.at_evaluations.get(at).copied()
@@ -242,13 +242,13 @@ fn trouble(run: &RunResult) -> Option<String> {
         _ => "before its first step".to_string(),
     };
     let what = match &run.outcome {
-        Outcome::Finished => return None,
-        Outcome::Diverged { error } => format!("diverged {after}: {error}"),
-        Outcome::Failed { error } => format!("failed {after}: {error}"),
-        Outcome::Stopped => format!("was stopped {after}"),
-        Outcome::Running => format!("is running, {after}"),
-        Outcome::Damaged { error } => format!("cannot be read: {error}"),
-        Outcome::Missing => "is missing: it has not begun".into(),
+        RunStatus::Finished => return None,
+        RunStatus::Diverged { error } => format!("diverged {after}: {error}"),
+        RunStatus::Failed { error } => format!("failed {after}: {error}"),
+        RunStatus::Stopped => format!("was stopped {after}"),
+        RunStatus::Running => format!("is running, {after}"),
+        RunStatus::Damaged { error } => format!("cannot be read: {error}"),
+        RunStatus::Missing => "is missing: it has not begun".into(),
     };
     Some(format!("seed {} {what}", run.seed))
 }
@@ -269,7 +269,7 @@ mod tests {
         for (accuracy, link, seeds, all) in
             [(0.86, "1gbit", 2, 2), (0.8815, "1gbit", 1, 2), (0.8815, "wan", 0, 0)]
         {
-            let reached = topk.reached(link, &Target { accuracy, why: String::new() });
+            let reached = topk.reached(link, &AimedAccuracy { accuracy, why: String::new() });
             assert_eq!((reached.seeds, reached.all), (seeds, all), "{accuracy} at {link}");
             assert_eq!(reached.seconds.is_some(), seeds > 0 && seeds == all);
         }

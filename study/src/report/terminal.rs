@@ -1,7 +1,7 @@
 //! A report in short, for the terminal.
 
 use super::tables::{accuracy, bits, bytes_per_step};
-use super::tasks::{self, Arm, Target, Task};
+use super::tasks::{self, AimedAccuracy, Arm, Task};
 use super::words::{self, or_none};
 use crate::results::{Results, Verdict};
 use crate::statistics::{Estimate, SeedMean};
@@ -137,7 +137,7 @@ fn figures(task: &Task<'_>) -> Table {
 }
 
 /// A task's arms with the time that each took to a target on each link.
-fn times(task: &Task<'_>, target: &Target) -> Table {
+fn times(task: &Task<'_>, target: &AimedAccuracy) -> Table {
     let mut table = titled(["arm".to_string()].into_iter().chain(task.links.iter().cloned()));
     for arm in task.arms.iter().filter(|arm| arm.finished().next().is_some()) {
         let times = task.links.iter().map(|word| words::time_to(&arm.reached(word, target)));

@@ -1,7 +1,7 @@
 //! Reports of one set of results, compared with stored ones, and what no stored report can show.
 
 use super::*;
-use crate::results::{Outcome, Verdict};
+use crate::results::{RunStatus, Verdict};
 use std::fs;
 
 /// Two arms over three seeds on two tasks that differ in their workers; of one arm a seed diverged, and
@@ -69,7 +69,7 @@ fn nothing_yet_is_a_report_too() {
     let mut results = results();
     for run in &mut results.runs {
         run.measured = None;
-        run.outcome = Outcome::Missing;
+        run.outcome = RunStatus::Missing;
     }
     let (_folder, html, _) = written(&results);
     assert!(html.contains("0 of 13 finished, 13 missing"));

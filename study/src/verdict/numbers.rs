@@ -3,7 +3,7 @@
 use crate::claim::{Claim, Compare, Measure};
 use crate::decision::{Average, Sample};
 use crate::measured::Measured;
-use crate::results::{Outcome, Results, RunResult, Test, Timing};
+use crate::results::{Results, RunResult, RunStatus, Test, Timing};
 use gradwire::text::percent;
 use gradwire_exchange::network::Link;
 
@@ -75,8 +75,8 @@ impl SeedNumbers {
         for (diverged, runs) in found.diverged.iter_mut().zip(sides) {
             for run in runs.into_iter().flatten() {
                 match run.outcome {
-                    Outcome::Finished => {}
-                    Outcome::Diverged { .. } => *diverged += 1,
+                    RunStatus::Finished => {}
+                    RunStatus::Diverged { .. } => *diverged += 1,
                     _ => found.missing += 1,
                 }
             }

@@ -5,10 +5,10 @@ use crate::bench::codecs::Spread;
 use crate::claim::{Compare, Measure};
 use crate::decision::tests::Draws;
 use crate::measured::{Loss, Measured, OnLink};
-use crate::results::{Label, Outcome, RunResult, Test, Timing};
+use crate::results::{Label, RunResult, RunStatus, Test, Timing};
 use gradwire::record::Summary;
 
-fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> RunResult {
+fn run(arm: &str, seed: u64, accuracy: f64, outcome: RunStatus) -> RunResult {
     let summary = Summary { test_accuracy: Some(accuracy), ..Summary::default() };
     let measured = Measured { summary, seed, ..Measured::default() };
     RunResult {
@@ -47,8 +47,8 @@ fn ruling(runs: Vec<RunResult>) -> (Ruling, String) {
 
 /// Of arm `a` these accuracies, of `b` 0.9 with every seed.
 fn against(accuracies: &[f64]) -> Vec<RunResult> {
-    let own = (1..).zip(accuracies).map(|(seed, a)| run("a", seed, *a, Outcome::Finished));
-    let other = (1..).zip(accuracies).map(|(seed, _)| run("b", seed, 0.9, Outcome::Finished));
+    let own = (1..).zip(accuracies).map(|(seed, a)| run("a", seed, *a, RunStatus::Finished));
+    let other = (1..).zip(accuracies).map(|(seed, _)| run("b", seed, 0.9, RunStatus::Finished));
     own.chain(other).collect()
 }
 
@@ -366,13 +366,13 @@ fn savings_are_judged_by_their_ratio() {
 #[test]
 fn what_went_wrong_is_said_and_not_left_out() {
     let mut runs = against(&[0.9, 0.9, 0.9]);
-    runs[1].outcome = Outcome::Diverged { error: "NaN".into() };
+    runs[1].outcome = RunStatus::Diverged { error: "NaN".into() };
     assert_eq!(ruling(runs.clone()), (Ruling::Contradicted, "a diverged with 1 of 3 seeds".into()));
-    runs[1].outcome = Outcome::Missing;
+    runs[1].outcome = RunStatus::Missing;
     runs[1].measured = None;
     assert_eq!(ruling(runs).0, Ruling::NotTestable);
     let mut runs = against(&[0.9, 0.9, 0.9]);
-    runs[4].outcome = Outcome::Diverged { error: "NaN".into() };
+    runs[4].outcome = RunStatus::Diverged { error: "NaN".into() };
     assert_eq!(ruling(runs).0, Ruling::NotTestable);
     assert_eq!(ruling(vec![]).0, Ruling::NotTestable);
     let verdict = judge(
@@ -396,10 +396,10 @@ fn divergence_is_judged_by_what_is_measured() {
         [claim.at_least, claim.at_most] = bounds;
         let mut runs = against(&[0.9; 3]);
         for run in &mut runs[..diverged] {
-            run.outcome = Outcome::Diverged { error: "NaN".into() };
+            run.outcome = RunStatus::Diverged { error: "NaN".into() };
         }
         let whole = judged(&claim, &results(runs.clone())).ruling;
-        runs[5].outcome = Outcome::Missing;
+        runs[5].outcome = RunStatus::Missing;
         (whole, judged(&claim, &results(runs)).ruling)
     };
     for (measure, compare, bounds) in [
@@ -550,7 +550,7 @@ fn best_of() -> Claim {
 fn on(task: &str, accuracies: &[f64]) -> Vec<RunResult> {
     let one = |(seed, accuracy): (u64, &f64)| RunResult {
         task: task.into(),
-        ..run("a", seed, *accuracy, Outcome::Finished)
+        ..run("a", seed, *accuracy, RunStatus::Finished)
     };
     (1..).zip(accuracies).map(one).collect()
 }
@@ -575,7 +575,7 @@ fn of_several_tasks_the_best_counts() {
     assert_eq!(of(&low, &low).ruling, Ruling::Contradicted);
     assert_eq!(of(&low, &[]).ruling, Ruling::Contradicted, "a task that is not in the grid");
     let mut missing = [on("t", &low), on("u", &low)].concat();
-    missing[5].outcome = Outcome::Missing;
+    missing[5].outcome = RunStatus::Missing;
     assert_eq!(judged(&best_of(), &results(missing)).ruling, Ruling::NotTestable);
 }
 
