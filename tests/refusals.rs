@@ -94,6 +94,8 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         // Of two the last one counts.
         ("train --epochs 4 --epochs 0", "train.epochs = 0 must be"),
         ("train --steps 5 --set train.max_steps=6", "train.max_steps is given twice: 5"),
+        ("train --scheme topk --set scheme.kind=dense", "scheme is given twice: \"topk\""),
+        ("train --epochs 4 --set train={epochs=6}", "train.epochs is given twice: 4"),
         ("train --seed 18446744073709551615", "9223372036854775807"),
         ("train --workers many", "--workers"),
         ("train --epoch 3", "--epochs"),
@@ -126,6 +128,18 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
     let mut bogus = program.command(&["train", "--quiet"]);
     let bogus = bogus.env("GRADWIRE_KERNELS", "bogus").output().unwrap();
     assert_eq!(bogus.status.code(), Some(2));
+    // Kernels without the instruction refuse what wants it, also where the processor has it.
+    let refusals: [(&str, &[&str]); 2] = [
+        ("portable", &["choose these, or auto", "or \"bf16-emulated\""]),
+        ("candle", &["choose other kernels"]),
+    ];
+    for (kernels, either) in refusals {
+        let mut bf16 = program.command(&["train", "--quiet", "--precision", "bf16"]);
+        let bf16 = bf16.env("GRADWIRE_KERNELS", kernels).output().unwrap();
+        let (_, error) = texts(&bf16);
+        assert_eq!(bf16.status.code(), Some(2), "{error}");
+        assert!(either.iter().any(|part| error.contains(part)), "{kernels}: {error}");
+    }
     fs::write(program.path("torn.toml"), "seed = 1\nworkers = [").unwrap();
     program.refuses(&["train", "torn.toml"], 2, &["torn.toml", "line 2"]);
     assert!(!program.path("runs").exists(), "nothing was started");

@@ -191,14 +191,27 @@ impl TrainingChanges {
 fn refuse_two_values(flags: &[(&'static str, Value)], sets: &[String]) -> Result<()> {
     for (path, value) in sets.iter().filter_map(|set| set.split_once('=')) {
         let (path, values) = (path.trim(), recipe::split_values(value));
-        let is_equal = |given: &Value| match (given, values.as_slice()) {
-            (Value::Float(given), [Value::Integer(value)]) => *given == *value as f64,
-            (given, values) => values == [given.clone()],
+        let is_other = |given: &Value, values: &[Value]| match (given, values) {
+            (Value::Float(given), [Value::Integer(value)]) => *given != *value as f64,
+            (given, values) => values != [given.clone()],
         };
-        let flag = flags.iter().find(|(flag, given)| *flag == path && !is_equal(given));
-        if let Some((_, given)) = flag {
+        // A part's name is its key `kind`, and a part that is given whole has keys below it.
+        let part = |path: &str| path.strip_suffix(".kind").unwrap_or(path).to_string();
+        let clashes = |flag: &str, given: &Value| {
+            let below = flag.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'));
+            let inside = |keys: &str| {
+                let values = values.iter();
+                let found = values.filter_map(|value| keys.split('.').try_fold(value, Value::get));
+                found.cloned().collect::<Vec<_>>()
+            };
+            match below.map(inside) {
+                Some(inside) => !inside.is_empty() && is_other(given, &inside),
+                None => part(flag) == part(path) && is_other(given, &values),
+            }
+        };
+        if let Some((flag, given)) = flags.iter().find(|(flag, given)| clashes(flag, given)) {
             bail!(
-                "{path} is given twice: {given} by a flag, and --set {path}={value}; give it once"
+                "{flag} is given twice: {given} by a flag, and --set {path}={value}; give it once"
             );
         }
     }

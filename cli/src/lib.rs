@@ -61,7 +61,7 @@ enum Command {
     Compare(report::Compare),
     /// Make a report of runs: one HTML file, the same as Markdown, tables and plots
     Report(report::ReportArgs),
-    /// List runs, with how they stand, or remove some
+    /// List runs, with how they stand
     Runs(runs::Runs),
     /// Evaluate a trained model on its test set
     Eval(Eval),
