@@ -2,7 +2,7 @@
 
 use crate::common::{Program, json_lines, number, says, texts};
 use gradwire_models::Config;
-use gradwire_models::kernels::Kernels;
+use gradwire_models::kernels::{Kernels, Precision};
 use gradwire_models::operations::TRIALS;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -52,6 +52,11 @@ fn every_operation_every_model_and_a_step_pass_on_every_choice_of_kernels() {
         let chosen = facts.iter().find(|fact| fact["fact"] == "kernels").unwrap();
         let told = chosen["value"].as_str().unwrap();
         assert!(told.contains(&format!("GRADWIRE_KERNELS={kernels}")), "{told}");
+        let bf16 = facts.iter().find(|fact| fact["fact"] == "bf16").unwrap()["value"].as_str();
+        match Kernels::parse(kernels).unwrap().in_precision(Precision::Bf16) {
+            Ok(with) => assert!(bf16.unwrap().starts_with(&with.to_string()), "{bf16:?}"),
+            Err(error) => assert_eq!(bf16, Some(&*format!("refused: {error}"))),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::common::{
 };
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
+use gradwire_models::kernels::{Kernels, Precision};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -115,33 +116,37 @@ fn batch_norm_and_running_means_go_on_bit_for_bit() {
     }
 }
 
-/// A run in bf16, of Winograd's convolutions, of LSTMs and of attention, is the same each time and on any number of
-/// threads, goes on exactly, and goes on in f32 only by force.
+/// A run in bf16, emulated and by the processor's instruction where it has one, of Winograd's convolutions, of LSTMs and
+/// of attention, is the same each time and on any number of threads, goes on exactly, and goes on in f32 only by force.
 #[test]
 fn a_run_in_bf16_goes_on_bit_for_bit_and_in_f32_only_by_force() {
-    for (model, dataset) in [
-        ("resnet8", "synthetic-cifar10"),
-        ("bilstm", "synthetic-ag-news"),
-        ("transformer", "synthetic-ag-news"),
+    let instruction = Kernels::parse("auto").unwrap().in_precision(Precision::Bf16).is_ok();
+    let by_cpu = if instruction { "bf16" } else { "bf16-emulated" };
+    for (precision, model, dataset) in [
+        ("bf16-emulated", "resnet8", "synthetic-cifar10"),
+        (by_cpu, "resnet8", "synthetic-cifar10"),
+        (by_cpu, "bilstm", "synthetic-ag-news"),
+        ("bf16-emulated", "transformer", "synthetic-ag-news"),
     ] {
         let program = Program::new();
         let train = words(
-            "train --quiet --workers 2 --epochs 2 --precision bf16-emulated --set name=quick \
+            "train --quiet --workers 2 --epochs 2 --set name=quick \
              --set samples.train=48 --set samples.test=16 --set train.batch=4 \
              --set record.every=1 --set checkpoint.every_steps=4 --set checkpoint.keep_last=9",
         );
-        let train = [&train[..], &["--model", model, "--dataset", dataset]].concat();
+        let asked = ["--precision", precision, "--model", model, "--dataset", dataset];
+        let train = [&train[..], &asked].concat();
         program.succeed(&train);
         let run = program.quick_run();
         let (before, trained) = (Outcome::of(&run), weights(&run));
         program.succeed(&[&train[..], &["--set", "threads=2", "--out", "again"]].concat());
         let again = weights(&only_run(&program.path("again").join("quick")));
         assert!(again == trained, "{model} on two threads");
-        let from = checkpoints(&run)[1].clone();
+        let from = checkpoints(&run)[0].clone();
         program.resume(&from, &[]);
         before.is_of(&run, model);
         let line = ["train", "--quiet", "--resume", argument(&from), "--set", "precision=f32"];
-        program.refuses(&line, 2, &["precision was \"bf16-emulated\"", "--force"]);
+        program.refuses(&line, 2, &[&format!("precision was \"{precision}\""), "--force"]);
         program.resume(&from, &["--set", "precision=f32", "--force"]);
         assert!(weights(&run) != trained, "{model} in f32");
     }

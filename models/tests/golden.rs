@@ -24,10 +24,12 @@ fn check(model: &str) {
         let compared = kernels::with(kernels, || golden.compare(&Device::Cpu).unwrap());
         println!("{model} on {kernels}: {compared:?}");
         for one in &compared {
-            // The emulation's vectors are shorter: that rounding alone takes one gradient from 2.5 to 5 times PyTorch's error.
+            // The emulation's vectors are shorter: that rounding alone takes one gradient from 2.5 to 5.2 times PyTorch's
+            // error, where three times are the limit of all others.
             let differs = model == "resnet56" && kernels.to_string().contains("emulated");
             let may = differs && one.what.starts_with("gradient of");
-            assert!(one.holds() || may, "{model} on {kernels}: {one:?} in {compared:?}");
+            let holds = one.holds() || may && one.error <= 2.0 * one.tolerance;
+            assert!(holds, "{model} on {kernels}: {one:?} in {compared:?}");
         }
     }
 }
