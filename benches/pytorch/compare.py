@@ -13,7 +13,7 @@ in its own process. Prints every pair as it comes and a Markdown table of median
 Both sides take one optimizer step (SGD, momentum 0.9; AdamW for gpt) per exchange of the full fp32 gradient, on
 random samples of the same shapes, words being as frequent as words are (Zipf). With `+nonzero` behind
 a model ours leaves blocks of zeros out of its messages, which loses nothing. PyTorch's ResNets, VGG and airbench
-run channels-last, the faster of its layouts. Of PyTorch's settings (eager; torch.compile; bf16 autocast; both), each in
+run channels-last, which the trials of time_to_accuracy.py choose over its other layout. Of PyTorch's settings (eager; torch.compile; bf16 autocast; both), each in
 as many ranks as ours has workers and in one process with all threads, the fastest in one run each is the one that ours
 is compared with, and the table says which it was. --precision is ours, f32 or bf16, or both in turn.
 A sample of gpt is a block of 64 characters: `--models gpt --batch 6` is nanoGPT's recipe for a laptop on two workers.
