@@ -75,21 +75,28 @@ impl Sum<'_> {
         let of_chain = MATRICES * sum_stride;
         let chains = (CHAINED / of_chain).clamp(1, MOST_CHAINS);
         let length = firsts.len().div_ceil(chains).max(2);
-        let mut sums = Scratch::new(firsts.len().div_ceil(length) * of_chain);
+        let chains = firsts.len().div_ceil(length);
+        let wide = threads() > chains;
+        let at_once = if wide { 1 } else { threads() };
+        // The sum of all, first in the place of the first chain's, and those of the chains that are added up at once: the
+        // next ones take their places, which are still in the cache.
+        let mut sums = Scratch::new((1 + at_once).min(chains) * of_chain);
         dy.in_parts(ends, |parts| {
             let mut parts = firsts.map(|first| (first, rows(first))).zip(parts);
-            let chains = sums.chunks_exact_mut(of_chain);
-            let chains = chains.map(|sums| (parts.by_ref().take(length).collect(), sums));
-            let chains: Vec<(Vec<_>, &mut [f32])> = chains.collect();
-            let wide = threads() > chains.len();
-            spread(!wide, chains, |(parts, sums)| {
-                self.add_up::<I, O, E, IN, POINTS>(taps, xs, parts, (sums, sum_stride), wide);
-            });
+            for first in (0..chains).step_by(at_once) {
+                let (taken, count) = (usize::from(first > 0), at_once.min(chains - first));
+                let places = sums.chunks_exact_mut(of_chain).skip(taken).take(count);
+                let jobs = places.map(|sums| (parts.by_ref().take(length).collect(), sums));
+                let jobs: Vec<(Vec<_>, &mut [f32])> = jobs.collect();
+                spread(!wide, jobs, |(parts, sums)| {
+                    self.add_up::<I, O, E, IN, POINTS>(taps, xs, parts, (sums, sum_stride), wide);
+                });
+                let (sum, others) = sums.split_at_mut(of_chain);
+                for other in others.chunks_exact(of_chain).take(taken + count - 1) {
+                    isa.run(Take { from: other, to: Target::Add(sum) });
+                }
+            }
         });
-        let (sum, others) = sums.split_at_mut(of_chain);
-        for other in others.chunks_exact(of_chain) {
-            isa.run(Take { from: other, to: Target::Add(sum) });
-        }
 
         let sums: &[f32] = &sums;
         let block = outputs.div_ceil(threads());
