@@ -250,7 +250,10 @@ fn next_cell(h: usize, gates: &[f32], held: &[f32], cell: &mut [f32]) {
     }
 }
 
-/// One step back: the gradients of the projections from those of the states.
+/// One step back: the gradients of the projections from those of the states. The simple form, of one element of a row, where
+/// `t = tanh(f · held + i · g)` and `d = dy + dhidden`: `do = d · t · o(1 − o)`, `dc = dcell + d · o(1 − t²)`,
+/// `di = dc · g · i(1 − i)`, `df = dc · held · f(1 − f)`, `dg = dc · i(1 − g²)`, and `dc · f` is passed on. Here each of these
+/// runs along a row by itself, with a vector's lanes at once.
 struct GatesBackward<'a> {
     of: &'a Direction<'a>,
     first_row: usize,

@@ -97,6 +97,8 @@ impl SgdRows<'_> {
 /// Rows between the one that is asked for and the one that is at hand.
 const AHEAD: usize = 3;
 
+/// The simple form: [`catch_up_with`](SgdRows::catch_up_with) of each row. Here a row is fetched while those before it are
+/// computed.
 struct CatchUp<'a> {
     rows: SgdRows<'a>,
     late: &'a [Late],
