@@ -361,7 +361,8 @@ def kills(options):
 
 # Commands at random, over runs of every kind.
 
-LITTLE = SHORT[1:] + ["--scheme", "topk", "--workers", "2"]
+# No rank stands still in these, but a slow disk makes one wait.
+LITTLE = SHORT[1:] + ["--scheme", "topk", "--workers", "2", "--set", "exchange.timeout=30"]
 CHANGES = [
     ["--seed", "9"], ["--scheme", "dense"], ["--workers", "3"], ["--lr", "0.1"],
     ["--set", "train.max_steps=30"], ["--set", "train.max_steps=10"], ["--set", "train.batch=8"],
@@ -653,6 +654,9 @@ class Commands:
             partial = {name for name in after.get(run, {}) if name.endswith(".partial")}
             if run not in before:
                 partial -= before.get(source, {}).keys()
+            elif code == 1:
+                # It failed before its next checkpoint, which would have cleared them away.
+                partial -= before[run].keys()
             assert killed or run in self.damaged or not partial, f"{run} keeps {partial}"
             if run not in before:
                 for of in (self.torn, self.damaged):
@@ -680,7 +684,10 @@ class Commands:
             if run in self.damaged or run in self.torn:
                 continue
             check_record(run)
-            if lines_of(run / "metrics.jsonl")[-1]["event"] == "finished":
+            lines = lines_of(run / "metrics.jsonl")
+            steps = [line["steps"] for line in lines if line["event"] == "started"][-1]
+            # One that was stopped by a signal has an end as well, and goes on.
+            if lines[-1]["event"] == "finished" and lines[-1]["summary"]["step"] >= steps:
                 self.finished[run] = after[run]
 
     def one(self, seed, folder):

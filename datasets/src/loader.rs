@@ -280,9 +280,14 @@ mod tests {
         let plan = Plan { depth: 3, ..Plan::default() };
         let mut loader = Loader::new(numbers.clone(), sampler(8, 2), plan).unwrap();
         loader.next().unwrap();
-        thread::sleep(Duration::from_millis(50));
+        let fills = || numbers.fills.load(Ordering::SeqCst);
         // One taken, three lying ready, one in the thread's hand.
-        assert_eq!(numbers.fills.load(Ordering::SeqCst), 5);
+        let started = Instant::now();
+        while fills() < 5 && started.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(fills(), 5);
     }
 
     #[test]
@@ -300,16 +305,16 @@ mod tests {
 
     #[test]
     fn waiting_is_measured() {
-        let numbers = Numbers { delay: Duration::from_millis(20), ..Numbers::new(8) };
+        let numbers = Numbers { delay: Duration::from_millis(500), ..Numbers::new(8) };
         let mut loader = Loader::new(Arc::new(numbers), sampler(8, 2), Plan::default()).unwrap();
         assert!(loader.next().unwrap().waited >= Duration::from_millis(5));
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_secs(3));
         assert_eq!(loader.next().unwrap().waited, Duration::ZERO);
     }
 
     #[test]
     fn patience_has_an_end() {
-        let numbers = Numbers { delay: Duration::from_millis(200), ..Numbers::new(8) };
+        let numbers = Numbers { delay: Duration::from_secs(2), ..Numbers::new(8) };
         let plan = Plan { patience: Duration::from_millis(10), ..Plan::default() };
         let mut loader = Loader::new(Arc::new(numbers), sampler(8, 2), plan).unwrap();
         let error = loader.next().unwrap_err();

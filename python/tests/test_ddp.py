@@ -177,20 +177,20 @@ def test_a_killed_rank_is_named_by_all_others(victim, scheme, settings):
 
 @pytest.mark.parametrize("scheme", ["topk", "dense"])
 def test_a_rank_that_stands_still_is_named_within_the_timeout(scheme):
-    timeout = 3.0
+    timeout = 10.0
     ranks = run(jobs.killed, 2, scheme, {}, 1, jobs.STOP, timeout, killed=(1,))
     words, seconds, again, blamed = ranks[0]
-    assert "rank 1 was silent for 3" in words, words
+    assert "rank 1 was silent for 10" in words, words
     assert timeout - 0.5 < seconds < 3 * timeout
     assert (again, blamed) == ("PeerTimeoutError", 1)
 
 
 def test_a_rank_that_never_comes_is_named():
-    said, *_ = run(jobs.missing_rank, 2, 2.0)
+    said, *_ = run(jobs.missing_rank, 2, 5.0)
     words, blamed, seconds, gradient, again = said
-    assert "rank 1 was silent for 2" in words and blamed == 1
+    assert "rank 1 was silent for 5" in words and blamed == 1
     assert "broken since then" in again
-    assert seconds < 6 and gradient == [1.0, 1.0, 1.0]
+    assert seconds < 15 and gradient == [1.0, 1.0, 1.0]
 
 
 def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank_and_no_other():

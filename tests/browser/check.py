@@ -6,11 +6,12 @@ At 1280 and at 390 pixels, light and dark, nothing may be wider than the page, e
 fail or ask for another file. With FOLDER, a picture of each is written there. Exits with 1 and what is wrong.
 """
 
+import json
 import pathlib
 import shutil
 import sys
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import TimeoutError, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -20,6 +21,14 @@ def figure(page, selector):
     plot = page.locator(selector).first
     plot.scroll_into_view_if_needed()
     return plot
+
+
+def comes(page, condition, problems, problem):
+    """Waits until the page fulfils a condition in JavaScript."""
+    try:
+        page.wait_for_function(condition, timeout=30_000)
+    except TimeoutError:
+        problems.append(problem)
 
 
 def use(page, problems):
@@ -34,38 +43,34 @@ def use(page, problems):
         return [full._size.l + full.xaxis.c2p(point.x), full._size.t + full.yaxis.c2p(point.y)];
     }}""")
     page.mouse.move(box["x"] + place[0], box["y"] + place[1])
-    page.wait_for_timeout(300)
-    shown = page.locator(f"{chart} .hoverlayer .hovertext").all_text_contents()
-    if not shown or not any(character.isdigit() for character in "".join(shown)):
-        problems.append(f"no value under the mouse: {shown}")
+    shown = f"[...document.querySelectorAll('{chart} .hoverlayer .hovertext')].map(t => t.textContent).join(' ')"
+    comes(page, f"/[0-9]/.test({shown})", problems, "no value under the mouse")
     lines = f"{chart} .scatterlayer .trace"
     before = page.locator(lines).count()
+    count = f"document.querySelectorAll('{lines}').length"
     page.locator(f"{chart} .legendtoggle").first.click()
+    comes(page, f"{count} < {before}", problems, "a click on the legend hides no arm")
+    # Two clicks in quick succession are a double one.
     page.wait_for_timeout(600)
-    if page.locator(lines).count() >= before:
-        problems.append("a click on the legend hides no arm")
     page.locator(f"{chart} .legendtoggle").first.click()
-    page.wait_for_timeout(600)
-    axis = lambda of: page.evaluate(f"document.querySelector('{chart} .plot')._fullLayout.{of}")
+    comes(page, f"{count} == {before}", problems, "another click does not show it again")
+    layout = f"document.querySelector('{chart} .plot')._fullLayout"
+    axis = lambda of: page.evaluate(f"JSON.stringify({layout}.{of})")
+    other = lambda of, value, problem: comes(
+        page, f"JSON.stringify({layout}.{of}) != {json.dumps(value)}", problems, problem)
     whole = axis("xaxis.range")
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 260, steps=5)
     page.mouse.up()
-    page.wait_for_timeout(400)
-    if axis("xaxis.range") == whole:
-        problems.append("dragging does not zoom")
+    other("xaxis.range", whole, "dragging does not zoom")
     kind = axis("yaxis.type")
     page.locator(f"{chart} input[name=yaxis]").first.click()
-    page.wait_for_timeout(400)
-    if axis("yaxis.type") == kind:
-        problems.append("the axis does not change to logarithmic")
+    other("yaxis.type", kind, "the axis does not change to logarithmic")
     select = page.locator(f"{chart} select.against").first
     title = axis("xaxis.title.text")
     select.select_option(index=1)
-    page.wait_for_timeout(400)
-    if axis("xaxis.title.text") == title:
-        problems.append("another choice shows the same axis")
+    other("xaxis.title.text", title, "another choice shows the same axis")
     if not data:
         problems.append("there is no data")
     choice = page.locator(".choice").first
@@ -90,8 +95,10 @@ def main(arguments):
                 page.on("pageerror", lambda error, name=name: problems.append(f"{name}: {error}"))
                 page.on("request", lambda request, name=name: request.url.startswith(("file:", "data:", "blob:")) or
                         problems.append(f"{name}: asks for {request.url}"))
-                page.goto(report.as_uri())
-                page.wait_for_timeout(500)
+                page.goto(report.as_uri(), timeout=120_000)
+                drawings = "document.querySelectorAll('figure.chart').length > 0" \
+                    " && [...document.querySelectorAll('figure.chart')].every(f => f.querySelector('.plot .main-svg'))"
+                comes(page, drawings, problems, f"{name}: figures without a drawing")
                 wide = page.evaluate("document.documentElement.scrollWidth")
                 if wide > width:
                     problems.append(f"{name}: the page is {wide} pixels wide")
