@@ -4,7 +4,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use gradwire_models::Maps;
-use gradwire_models::kernels::{self, Kernels};
+use gradwire_models::kernels::{self, Kernels, Precision};
 use gradwire_models::ops::{self, Activation, Affine, Running};
 use proptest::prelude::*;
 
@@ -34,6 +34,16 @@ fn ones(ys: &Tensor) -> Tensor {
 fn on_all(test: impl Fn(Kernels)) {
     for kernels in Kernels::available() {
         kernels::with(kernels, || test(kernels));
+    }
+}
+
+/// Runs `test` also in bf16, by the processor's instruction where it has one and emulated.
+fn on_all_and_in_bf16(test: impl Fn(Kernels)) {
+    on_all(&test);
+    for precision in [Precision::Bf16, Precision::Bf16Emulated] {
+        if let Ok(kernels) = Kernels::parse("auto").unwrap().in_precision(precision) {
+            kernels::with(kernels, || test(kernels));
+        }
     }
 }
 
@@ -91,7 +101,8 @@ fn max_pool_by_loops(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Few distinct values, so that most windows have ties; odd sizes, so that some pixels are in no window.
+    /// Few distinct values, so that most windows have ties; odd sizes, so that some pixels are in no window. Values and
+    /// gradients are such that bf16 holds.
     #[test]
     fn max_pool_is_its_definition_and_gives_the_first_of_equal_maxima_the_gradient(
         size in 2..4usize, batch in 1..4usize, height in 3..9usize, width in 3..9usize,
@@ -102,11 +113,12 @@ proptest! {
         let few = values(shape.iter().product(), 1).into_iter();
         let few: Vec<f32> = few.map(|x| (x * distinct as f32).round() / 2.).collect();
         let xs = Var::from_vec(few.clone(), &shape, &Device::Cpu).unwrap();
-        on_all(|kernels| {
+        on_all_and_in_bf16(|kernels| {
             let maps = maps(&xs);
             let ys = ops::max_pool(&maps, size).unwrap().tensor().unwrap();
             assert_eq!(ys.dims(), [batch, height / size, width / size, channels]);
-            let dys = var(ys.dims(), 2);
+            let dys = values(ys.elem_count(), 2).into_iter().map(|dy| (dy * 64.).round() / 64.);
+            let dys = Tensor::from_iter(dys, &Device::Cpu).unwrap().reshape(ys.shape()).unwrap();
             let [y, dx] = max_pool_by_loops(&few, shape, size, &floats(&dys));
             assert_eq!(floats(&ys), y, "{kernels}");
             assert_eq!(gradient(&ys, &dys, &xs), dx, "{kernels}");
