@@ -209,6 +209,19 @@ fn what_local_steps_do_not_go_with_is_refused() {
             "scheme=dgc outer.momentum=0.9",
             "policy.momentum_correction = 0.9 takes the place of outer.momentum",
         ),
+        // Steps that exchange gradients are checked as those of runs without local steps.
+        (
+            "scheme=dgc optimizer.momentum=0 local.steps=8 local.after=20",
+            "write policy.momentum_correction = 0, or local.after = 0",
+        ),
+        (
+            "scheme=topk policy.momentum_correction=0 policy.feedback={efsgdm=0.1} local.steps=8 local.after=20",
+            "write optimizer.momentum = 0",
+        ),
+        (
+            "scheme=topk policy.momentum_correction=0 train.clip_norm=1 local.steps=8 local.after=20",
+            "what is cut off is lost for ever",
+        ),
     ] {
         program.refuses(&quick(&sets(settings)), 2, &[said]);
     }

@@ -15,6 +15,7 @@ use crate::refusal;
 use crate::support::Gradient;
 use crate::topology::{Route, downlinks};
 use crate::traffic::{Gauge, Leg, Operation, Stopwatch, Traffic};
+use crate::turn::Turn;
 use crate::wire::downlink::DownlinkMessage;
 use crate::wire::{Frame, Kind, Reader, floats, frame};
 use crate::{Error, Policy, Result};
@@ -68,7 +69,7 @@ pub struct Exchange {
 
 /// A step that has begun and is not finished.
 struct Underway {
-    step: u64,
+    turn: Turn,
     traffic: Traffic,
     /// Of each group that has been exchanged, its items and what this rank received about them.
     received: Vec<Option<(Vec<Item>, Received)>>,
@@ -84,11 +85,11 @@ impl Exchange {
     /// As [`exchange_group`](Self::exchange_group).
     pub fn allreduce<'g>(
         &mut self,
-        step: u64,
+        turn: impl Into<Turn>,
         gradient: impl Into<Gradient<'g>>,
     ) -> Result<Traffic> {
         let Gradient { values, support } = gradient.into();
-        self.begin(step);
+        self.begin(turn);
         let groups = self.groups.len();
         // The given support is used only with one group of buckets and where each rank speaks for itself. Otherwise other means
         // than this group's (of earlier groups, or within a group of ranks) may be non-zero outside of it.
@@ -113,29 +114,31 @@ impl Exchange {
     /// As [`exchange_group`](Self::exchange_group), and [`Error::Topology`] with a compressed downlink.
     pub fn allreduce_group(
         &mut self,
-        step: u64,
+        turn: impl Into<Turn>,
         group: usize,
         gradient: &mut [f32],
     ) -> Result<Traffic> {
         if self.groups.len() > 1 {
             self.route.refuse_partial_steps()?;
         }
-        self.begin(step);
+        self.begin(turn);
         self.exchange_group(group, gradient)?;
         self.end(gradient)
     }
 
     /// Begins a step; nothing is sent yet. One that was under way is given up.
-    pub fn begin(&mut self, step: u64) {
-        let every = self.policy.measure_every.unwrap_or(0);
-        let measures = every > 0 && (step == 1 || step.is_multiple_of(every));
+    pub fn begin(&mut self, turn: impl Into<Turn>) {
+        let turn = turn.into();
+        let measures = turn.is_due(self.policy.measure_every.unwrap_or(0));
         self.distortion = measures.then(Distortion::default);
         self.member.zeros.begin(None);
+        // What a step sent within a group that then came to no end.
+        self.member.collective.sent_within = 0;
         self.sent_by_rules = vec![[0, 0]; self.policy.rules.len()];
         let received = self.groups.iter().map(|_| None).collect();
         let parameters = self.elements() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
-        self.underway = Some(Underway { step, traffic, received });
+        self.underway = Some(Underway { turn, traffic, received });
     }
 
     /// Overwrites the elements of one group's buckets in the flat `gradient` by their mean over
@@ -168,7 +171,7 @@ impl Exchange {
                 self.sent_by_rules[rule][1] += dense_bytes(bucket.range.len());
             }
         }
-        let context = self.context(underway.step);
+        let context = self.context(underway.turn);
         let received = self.exchange_in(context, group, gradient, &mut underway.traffic)?;
         let within = std::mem::take(&mut self.member.collective.sent_within);
         underway.traffic.local_bytes += within;
@@ -208,8 +211,8 @@ impl Exchange {
     /// As [`finish`](Self::finish), of the groups that have been exchanged: the buckets of the others sit the step out.
     fn end(&mut self, gradient: &[f32]) -> Result<Traffic> {
         let underway = self.underway.take().expect("invariant: a step is under way");
-        let Underway { step, mut traffic, received } = underway;
-        let (start, context) = (Stopwatch::start(), self.context(step));
+        let Underway { turn, mut traffic, received } = underway;
+        let (start, context) = (Stopwatch::start(), self.context(turn));
         // Of each bucket, whether it takes part.
         let mut takes_part = vec![false; self.member.buckets.len()];
         for (buckets, _) in self.groups.iter().zip(&received).filter(|(_, got)| got.is_some()) {
@@ -217,7 +220,7 @@ impl Exchange {
         }
         self.learn_from_messages(context, &received, gradient, &takes_part)?;
         // From here on nothing can fail.
-        self.route.end(step);
+        self.route.end(context);
         self.commit(context, gradient, &takes_part, &mut traffic.gauges);
         for (buffers, received) in self.member.buffers.iter_mut().zip(received) {
             if let Some((_, received)) = received {
@@ -291,7 +294,8 @@ impl Exchange {
         for (bucket, _) in buckets.filter(|(_, takes_part)| **takes_part) {
             let mean = bucket.elements(means);
             if let Some(compressor) = bucket.codec_mut() {
-                compressor.commit(&StepEnd { step: context.step, ranks: context.world_size, mean });
+                let (step, ranks) = (context.exchange, context.world_size);
+                compressor.commit(&StepEnd { step, ranks, mean });
             }
             if let (Built::Reducer(reducer), true) = (&mut bucket.engine, compresses) {
                 reducer.commit();
@@ -436,10 +440,11 @@ impl Exchange {
         self.policy.clip_norm.is_some_and(|limit| limit > 0.0)
     }
 
-    fn context(&self, step: u64) -> StepContext {
+    fn context(&self, Turn { step, exchange, .. }: Turn) -> StepContext {
         let collective = &self.member.collective;
         let (rank, world_size) = (collective.rank(), collective.world_size());
-        StepContext { rank, world_size, step, ranks_per_group: collective.ranks_per_group }
+        let ranks_per_group = collective.ranks_per_group;
+        StepContext { rank, world_size, step, exchange, ranks_per_group }
     }
 
     /// Elements of the flat gradient.
@@ -514,7 +519,7 @@ impl<'a> Parsed<'a> {
         mean: &[f32],
         compressor: &mut dyn Compressor,
     ) -> Result<()> {
-        let (step, ranks) = (context.step, context.world_size);
+        let (step, ranks) = (context.exchange, context.world_size);
         let messages = match self {
             Parsed::Mean(downlinks) => {
                 let (owner, DownlinkMessage { summary, .. }) = downlinks[index];

@@ -353,8 +353,9 @@ pub(crate) struct StepContext {
     pub(crate) rank: usize,
     /// The number of ranks.
     pub(crate) world_size: usize,
-    /// The step.
+    /// The step, and which exchange it has: what compressors count by.
     pub(crate) step: u64,
+    pub(crate) exchange: u64,
     /// How many ranks speak as one.
     pub(crate) ranks_per_group: usize,
 }
@@ -470,8 +471,7 @@ impl StepContext {
     ) -> Result<Option<usize>> {
         let mut touched = bucket.touched.take();
         let mean = bucket.elements_mut(gradient);
-        let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
-        let sparse = encoded && frames.clone().all(compressed);
+        let sparse = encoded && frames.clone().all(|frame| frame.header.kind == Kind::Compressed);
         let mut compressor = bucket.codec_mut().filter(|_| !item.plain);
         let blocks = compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
         let finite = match (blocks, &mut touched) {

@@ -77,6 +77,7 @@ mod support;
 mod sync;
 mod topology;
 mod traffic;
+mod turn;
 pub mod wire;
 
 #[cfg(feature = "mpi")]
@@ -100,6 +101,7 @@ pub use topology::{Downlink, Topology, Wiring};
 #[doc(hidden)]
 pub use traffic::thread_time;
 pub use traffic::{Gauge, Leg, Operation, Traffic};
+pub use turn::Turn;
 pub use wire::frame::Header;
 
 /// The examples of the README compile and run.

@@ -145,7 +145,6 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
         world_size,
         seed: recipe.seed,
         test_accuracy,
-        merit: shared.manifest.merit.filter(|_| tested),
         sums,
         summary,
         recipe: recipe.to_toml()?,

@@ -289,6 +289,11 @@ impl Recipe {
         self.local.steps > 1 || self.outer.is_some()
     }
 
+    /// Whether some steps exchange gradients: all of them, or those up to `local.after`.
+    pub fn exchanges_gradients(&self) -> bool {
+        !self.is_local() || self.local.after > 0
+    }
+
     /// Samples per rank and update.
     pub fn local_batch(&self) -> usize {
         self.train.batch * self.train.accumulate
@@ -300,11 +305,16 @@ impl Recipe {
         self.policy.clone().or(self.usual_policy())
     }
 
-    /// What surrounds the scheme where the recipe is silent: what the optimizer needs; the scheme's habit; the compression error
-    /// measured as often as steps are recorded; else nothing.
+    /// What surrounds the scheme where the recipe is silent: what the optimizer needs; the scheme's habit; else nothing.
     fn usual_policy(&self) -> exchange::Policy {
         let needed = self.optimizer.definition().policy();
-        needed.or(self.scheme.default_policy()).or(exchange::Policy {
+        needed.or(self.scheme.default_policy()).or(self.neutral_policy())
+    }
+
+    /// What surrounds a scheme that has no habit, with an optimizer that needs nothing: the compression error is measured as
+    /// often as steps are recorded.
+    pub fn neutral_policy(&self) -> exchange::Policy {
+        exchange::Policy {
             bucketing: Some(exchange::Bucketing::default()),
             dense_below: Some(0),
             warmup_steps: Some(0),
@@ -312,11 +322,10 @@ impl Recipe {
             momentum_masking: Some(true),
             feedback: None,
             clip_norm: Some(0.0),
-            // A multiple of the round's steps, at whose ends alone something is sent.
-            measure_every: Some(self.record.every.next_multiple_of(self.local.steps.max(1))),
+            measure_every: Some(self.record.every),
             force: false,
             rules: Vec::new(),
-        })
+        }
     }
 
     /// The same recipe, silent about what surrounds the scheme wherever it says what is usual: so that

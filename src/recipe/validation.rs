@@ -118,10 +118,21 @@ impl Recipe {
              write exchange.overlap = false, or local.steps = 1 and no outer optimizer"
                 .into()
         })?;
-        let (table, momentum) = match (self.is_local(), self.outer) {
-            (true, outer) => ("outer", outer.map_or(0.0, |outer| outer.momentum)),
-            (false, _) => ("optimizer", self.optimizer.definition().momentum()),
-        };
+        refuse(policy.momentum() > 0.0 && self.is_local() && self.exchanges_gradients(), || {
+            format!(
+                "policy.momentum_correction = {} would act on gradients up to step local.after = {}, and then on how far \
+                 ranks have come; write policy.momentum_correction = 0, or local.after = 0",
+                policy.momentum(),
+                self.local.after
+            )
+        })?;
+        let outer = self.outer.map_or(0.0, |outer| outer.momentum);
+        let momenta = [
+            ("optimizer", self.optimizer.definition().momentum(), self.exchanges_gradients()),
+            ("outer", outer, self.is_local()),
+        ];
+        let acts = momenta.into_iter().find(|(_, momentum, acts)| *acts && *momentum > 0.0);
+        let (table, momentum, _) = acts.unwrap_or_default();
         refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
             format!(
                 "policy.momentum_correction = {} takes the place of {table}.momentum = {momentum}; \
@@ -256,9 +267,10 @@ impl Recipe {
                 .into()
         })?;
         let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
-        // With local steps a rank clips its own gradient.
+        // In local steps a rank clips its own gradient.
+        let clip = clip.filter(|_| self.exchanges_gradients());
         let feeds_back = policy.schemes(scheme).find(|scheme| scheme.feedback());
-        let cuts = clip.is_some() && feeds_back.is_some() && !policy.force && !self.is_local();
+        let cuts = clip.is_some() && feeds_back.is_some() && !policy.force;
         refuse(cuts, || {
             format!(
                 "train.clip_norm = {clip} clips the mean of what ranks sent, and with error feedback \
@@ -271,7 +283,7 @@ impl Recipe {
                 clip = clip.unwrap_or_default()
             )
         })?;
-        refuse(clip.is_some() && policy.shares_momentum() && !self.is_local(), || {
+        refuse(clip.is_some() && policy.shares_momentum(), || {
             let clip = clip.unwrap_or_default();
             format!(
                 "train.clip_norm = {clip} would clip the momentum that ranks share, and they would go on with the whole \

@@ -8,6 +8,8 @@ use crate::disk::{self, Operation};
 use crate::recipe::nearest;
 use crate::train::position::LivePosition;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use gradwire_exchange::wire::Reader;
+use gradwire_exchange::wire::frame::Frame;
 use gradwire_exchange::{self as exchange, Collective, Mismatch, Payload};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
@@ -116,11 +118,11 @@ impl Faults {
         settings.end()
     }
 
-    /// Refuses faults that cannot happen in a run of so many workers and steps.
+    /// Refuses faults that cannot happen in a run of so many workers and steps, of which some `sends` messages.
     ///
     /// # Errors
     /// The fault, and what the run has.
-    pub fn check(&self, workers: usize, last_step: u64) -> Result<()> {
+    pub fn check(&self, workers: usize, last_step: u64, sends: impl Fn(u64) -> bool) -> Result<()> {
         for fault in &self.faults {
             let InjectedFault { kind, worker, step, .. } = fault;
             ensure!(
@@ -134,6 +136,10 @@ impl Faults {
             ensure!(
                 *kind != FaultKind::Corrupt || workers > 1,
                 "injected fault {kind:?}: a single worker sends no messages"
+            );
+            ensure!(
+                *kind != FaultKind::Corrupt || sends(*step),
+                "injected fault {kind:?}: in step {step}, within a round of local steps, no message is sent"
             );
         }
         Ok(())
@@ -279,7 +285,9 @@ impl Collective for Wire {
 impl Wire {
     /// Damages a message if that is to happen now.
     fn corrupt(&self, mine: &mut [u8]) {
-        let step = self.position.get().step;
+        // An exchange beside the steps says itself in which it began; parts of a message say nothing.
+        let framed = Frame::split(&mut Reader::new(mine)).ok();
+        let step = framed.map_or(self.position.get().step, |found| found.frame.header.step);
         if self.faults.happens(self.rank(), step, |kind| kind == FaultKind::Corrupt) {
             // Two thirds into the message lies a value or an index, seldom a header.
             let at = mine.len() * 2 / 3;
@@ -377,7 +385,7 @@ mod tests {
             ]
         );
         assert_eq!(faults.disk(), Some(disk::Fault::full(Some(Operation::Write), 3)));
-        faults.check(4, 80).unwrap();
+        faults.check(4, 80, |_| true).unwrap();
         assert!(Faults::parse(" ; ").unwrap().faults.is_empty());
         let any = Faults::parse("disk-full:any=7").unwrap();
         assert_eq!(any.disk(), Some(disk::Fault::full(None, 7)));
@@ -409,11 +417,15 @@ mod tests {
 
     #[test]
     fn what_cannot_happen_is_refused() {
-        let check = |text, workers, steps| Faults::parse(text).unwrap().check(workers, steps);
+        let check = |text, workers, steps| {
+            Faults::parse(text).unwrap().check(workers, steps, |step| step % 5 == 0)
+        };
         let error = |text, workers, steps| check(text, workers, steps).unwrap_err().to_string();
         assert!(error("nan:worker=4,step=1", 4, 9).contains("no worker 4 of 4"));
         assert!(error("kill:step=10", 4, 9).contains("beyond the run's last, 9"));
         assert!(error("corrupt:worker=0,step=1", 1, 9).contains("sends no messages"));
+        assert!(error("corrupt:worker=0,step=6", 2, 9).contains("in step 6, within a round"));
+        check("corrupt:worker=0,step=5; nan:worker=1,step=6", 2, 9).unwrap();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::train::position::{LivePosition, Phase};
 use crate::train::timer::StepTimer;
 use anyhow::{Context, Result};
 use candle_core::Tensor;
-use gradwire_exchange::{Exchange, Gauge, Gradient, Support, Traffic};
+use gradwire_exchange::{Exchange, Gauge, Gradient, Support, Traffic, Turn};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_in_place, backward_into};
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -200,11 +200,11 @@ impl GradientExchange {
     }
 
     /// Begins the exchange of one group of `values` beside the steps that follow.
-    pub(super) fn send(&mut self, group: usize, mut values: Vec<f32>) -> Result<()> {
-        let (step, rank) = (self.current.step, self.position.rank());
+    pub(super) fn send(&mut self, turn: Turn, group: usize, mut values: Vec<f32>) -> Result<()> {
+        let rank = self.position.rank();
         let mut exchange = self.exchange.take().expect(HERE);
         let exchanging = move || {
-            let traffic = exchange.allreduce_group(step, group, &mut values);
+            let traffic = exchange.allreduce_group(turn, group, &mut values);
             (exchange, (values, traffic))
         };
         let thread = thread::Builder::new().name(format!("exchange-{rank}"));

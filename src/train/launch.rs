@@ -79,7 +79,7 @@ pub fn train_observed(
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
     let steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
-    session.faults.check(session.recipe.workers, steps.last_step)?;
+    session.faults.check(session.recipe.workers, steps.last_step, |step| steps.sends(step))?;
     job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();

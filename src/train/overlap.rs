@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How the groups of one worker's buckets fill during a backward pass.
 pub(super) struct OverlapPlan {
     index: Index,
-    /// Each parameter, in name order.
+    /// Each parameter, as they lie in the flat gradient.
     params: Vec<PlannedParameter>,
     groups: usize,
 }

@@ -48,7 +48,8 @@ impl OwnParts {
         }
         // Where the recipe is silent, it is the own optimizer's need and the own scheme's default that count.
         let (needed, usual) = (parts.optimizer.policy(), parts.scheme.default_policy());
-        parts.policy = recipe.policy.clone().or(needed).or(usual).or(parts.policy);
+        let own = recipe.policy.clone();
+        parts.policy = own.or(needed).or(usual).or(recipe.neutral_policy());
         parts
     }
 }

@@ -39,20 +39,20 @@ impl Worker {
         };
         position.enter(Phase::Exchange);
         let began = Instant::now();
-        let place = local.place(&leaving);
+        let (place, turn) = (local.place(&leaving), session.steps.turn(step));
         if session.steps.delay(step) > 0 {
             let mut progress = std::mem::take(&mut local.on_its_way);
             progress.resize(gradient.flat.len(), 0.0);
             local.progress(&replica.params, &place, &mut progress)?;
-            gradient.send(leaving.start, progress)?;
+            gradient.send(turn, leaving.start, progress)?;
             return Ok(gradient.nothing_sent());
         }
         let mut flat = std::mem::take(&mut gradient.flat);
         local.progress(&replica.params, &place, &mut flat)?;
         let exchange = gradient.exchange_mut();
         let mut traffic = match leaving.len() == exchange.groups().len() {
-            true => exchange.allreduce(step, &mut flat[..])?,
-            false => exchange.allreduce_group(step, leaving.start, &mut flat)?,
+            true => exchange.allreduce(turn, &mut flat[..])?,
+            false => exchange.allreduce_group(turn, leaving.start, &mut flat)?,
         };
         if local.state == InnerState::Averaged {
             average(optimizer, &place, exchange.collective(), &mut traffic)?;

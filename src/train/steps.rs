@@ -9,6 +9,7 @@ use crate::checkpoint::Progress;
 use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
 use gradwire_datasets::Sampler;
+use gradwire_exchange::Turn;
 use std::ops::Range;
 
 /// The steps that this process takes of a run, and their epochs.
@@ -146,13 +147,25 @@ impl Steps {
     }
 
     /// Whether something leaves this rank in `step`: its gradient, or how far it has come.
-    fn sends(&self, step: u64) -> bool {
+    pub fn sends(&self, step: u64) -> bool {
         !self.is_local(step) || self.leaves(step).is_some()
     }
 
     /// The last step before `step` in which something left this rank, or 0.
     pub fn sent_before(&self, step: u64) -> u64 {
         self.rounds.map_or(step.saturating_sub(1), |rounds| rounds.sent_before(step))
+    }
+
+    /// What an exchange that begins in `step` is called with: compressors count in exchanges of a bucket, of which
+    /// a round has one. The last step exchanges everything once more.
+    pub fn turn(&self, step: u64) -> Turn {
+        let rounds = self.rounds.filter(|rounds| step > rounds.after);
+        let exchange = rounds.map_or(step, |Rounds { after, steps, fragments, .. }| {
+            after
+                + (step - after).div_ceil(steps)
+                + u64::from(fragments > 1 && step == self.last_step)
+        });
+        Turn { step, exchange, before: self.sent_before(step) }
     }
 
     /// Whether `step` ends with the ranks having exchanged something: gradients, or how far they have come.
@@ -292,6 +305,7 @@ mod tests {
             });
             let sent: Vec<(u64, usize)> = sent.filter(|(step, _)| *step < last).collect();
             let (mut left, mut met) = (0, 0);
+            let mut exchanges = vec![0; fragments as usize];
             for step in 1..=last {
                 let now = sent.iter().find(|(at, _)| *at == step).map(|(_, p)| *p..*p + 1);
                 let leaves = if step == last { Some(0..fragments as usize) } else { now };
@@ -314,6 +328,22 @@ mod tests {
                     "{case}: {step}"
                 );
                 if step <= after || leaves.is_some() {
+                    // Each fragment's exchanges are counted; at the end the others may be one behind.
+                    let turn = all.turn(step);
+                    assert_eq!((turn.step, turn.before), (step, left), "{case}");
+                    let those = if step <= after {
+                        0..fragments as usize
+                    } else {
+                        leaves.clone().unwrap_or(0..0)
+                    };
+                    for count in &mut exchanges[those] {
+                        let more = turn.exchange - *count;
+                        assert!(
+                            more == 1 || (more == 2 && step == last && fragments > 1),
+                            "{case}: {step}"
+                        );
+                        *count = turn.exchange;
+                    }
                     left = step;
                     let then = all.agrees_on(step);
                     assert!(then.is_none_or(|then| all.meets(then)), "{case}: {step}");

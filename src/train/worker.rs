@@ -52,12 +52,12 @@ pub(super) struct Worker {
     pub(super) position: LivePosition,
 }
 
-/// The exchange of a rank, in a run of so many steps.
+/// The exchange of a rank, in a run of so many exchanges.
 /// The replica's parameters take their places in the flat gradient from it.
 pub(super) fn exchange(
     recipe: &Recipe,
     parts: &Parts<'_>,
-    steps: u64,
+    exchanges: u64,
     replica: &mut Replica,
     collective: Box<dyn Collective>,
 ) -> Result<Exchange> {
@@ -66,7 +66,7 @@ pub(super) fn exchange(
         recipe.exchange.wiring(),
         parts.policy.clone(),
         replica.params.layout()?,
-        Run { seed: recipe.seed, steps: Some(steps) },
+        Run { seed: recipe.seed, steps: Some(exchanges) },
         collective,
     )?;
     if let Some(outer) = recipe.outer.filter(|outer| outer.fragments > 1) {
@@ -115,7 +115,8 @@ impl Worker {
             patience: Duration::from_secs_f64(recipe.exchange.timeout),
             ..Plan::default()
         };
-        let exchange = exchange(recipe, &run_parts, steps.last_step, &mut replica, collective)?;
+        let exchanges = steps.turn(steps.last_step).exchange;
+        let exchange = exchange(recipe, &run_parts, exchanges, &mut replica, collective)?;
         let (optimizer, local) = optimizer(recipe, &run_parts, &replica, &exchange)?;
         let mut worker = Self {
             gradient: GradientExchange::new(recipe, exchange, position.clone()),

@@ -9,8 +9,8 @@ use crate::{Gauge, Result, State};
 /// bytes; any bytes decode to an error or to numbers, without panic and without allocation that
 /// the bucket's length does not bound.
 pub trait Compressor: Send {
-    /// Appends the message for `gradient` at `step`, which counts from 1. The gradient has the
-    /// seat's length, and is finite unless this compressor [`checks`](Self::checks) that itself.
+    /// Appends the message for `gradient` at `step`, which counts the bucket's exchanges from 1: steps of
+    /// the run, but for [local steps](crate::Turn). The gradient has the seat's length, and is finite unless this compressor [`checks`](Self::checks) that itself.
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded;
 
     /// Whether [`encode`](Self::encode) itself detects an element that is not finite, and then
@@ -160,7 +160,7 @@ pub enum Encoded {
 /// One step of one bucket, as every rank that receives the messages knows it after the exchange.
 #[derive(Debug, Clone, Copy)]
 pub struct StepMessages<'a> {
-    /// The step.
+    /// The step, as [`Compressor::encode`] counts.
     pub step: u64,
     /// Every rank's message, in order of rank; `None` where it was sent as plain f32, or did not reach this rank whole.
     pub messages: &'a [Option<&'a [u8]>],
@@ -171,7 +171,7 @@ pub struct StepMessages<'a> {
 /// The end of a successful step of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct StepEnd<'a> {
-    /// The step.
+    /// The step, as [`Compressor::encode`] counts.
     pub step: u64,
     /// The number of ranks whose messages made the mean.
     pub ranks: usize,

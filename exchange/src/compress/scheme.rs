@@ -11,7 +11,8 @@ use crate::{Error, Result};
 pub struct Run {
     /// What everything random follows from.
     pub seed: u64,
-    /// Steps that it is planned to have, from its first to its last; `None` where that is not known.
+    /// Exchanges that each bucket is planned to have, from the first to the last: steps, but for [local steps](crate::Turn).
+    /// `None` where that is not known.
     pub steps: Option<u64>,
 }
 
@@ -38,7 +39,7 @@ pub struct Seat {
     pub bucket: usize,
     /// The run's seed.
     pub seed: u64,
-    /// Steps that the run is planned to have, where that is known.
+    /// Exchanges that the run is planned to have, where that is known.
     pub steps: Option<u64>,
 }
 

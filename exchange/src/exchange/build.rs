@@ -171,12 +171,13 @@ impl Exchange {
         (0..self.groups.len()).map(|group| self.leg(group, Operation::Messages).dense_bytes).sum()
     }
 
-    /// Multiplies the residual, and with momentum correction the velocity, by `factor`: from now on the
+    /// Multiplies the residual, that of a compressed downlink too, and with momentum correction the velocity, by `factor`: from now on the
     /// same vectors are given in another unit, such as in steps of the weights where it was gradients.
     pub fn rescale(&mut self, factor: f32) {
         if let Some(feedback) = &mut self.member.feedback {
             feedback.rescale(factor);
         }
+        self.route.rescale(factor);
     }
 
     /// Gives up, and with it the step that is under way on this rank, if any. On every rank the
@@ -186,7 +187,7 @@ impl Exchange {
     /// If a rank of lower number refuses at the same time, its error is everybody's.
     pub fn abort(&mut self, step: u64, reason: &str) -> Error {
         self.underway = None;
-        let (context, reason) = (self.context(step), refusal::cut(reason).to_string());
+        let (context, reason) = (self.context(step.into()), refusal::cut(reason).to_string());
         let rank = self.member.collective.all.rank();
         self.refuse(context, Error::Aborted { rank, step, reason })
     }

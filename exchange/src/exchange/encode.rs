@@ -184,8 +184,10 @@ impl Exchange {
                 let words = zeros.and_then(|zeros| zeros.words(&range));
                 let blocks = words.zip(compressor.sparse_blocks());
                 let encoded = match blocks {
-                    Some((words, blocks)) => blocks.encode_within(source, words, context.step, out),
-                    None => compressor.encode(source, context.step, out),
+                    Some((words, blocks)) => {
+                        blocks.encode_within(source, words, context.exchange, out)
+                    }
+                    None => compressor.encode(source, context.exchange, out),
                 };
                 if encoded == Encoded::Dense || out.len() - payload_at > size_of_val(source) {
                     out.truncate(payload_at);

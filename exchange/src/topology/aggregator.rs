@@ -11,7 +11,7 @@ use crate::{Error, Layout, Result, Scheme, State};
 /// Averages what ranks say of the buckets of one owner, and says what came of it.
 pub(super) struct Aggregator {
     layout: Layout,
-    /// Of each bucket, whether it is averaged here.
+    /// Of each bucket, whether it is averaged here and has something to compress it by.
     owned: Vec<bool>,
     /// Steps at the beginning that come back exact.
     warmup_steps: u64,
@@ -31,11 +31,13 @@ pub(super) struct Aggregator {
 }
 
 impl Aggregator {
-    /// For the buckets that are `owned`.
-    pub(super) fn new(setup: &Setup<'_>, owned: Vec<bool>) -> Self {
+    /// For the buckets that are `owned`. One that the scheme or a rule leaves plain is averaged and never answered: there
+    /// is nothing to keep of it.
+    pub(super) fn new(setup: &Setup<'_>, mut owned: Vec<bool>) -> Self {
         let Setup { world_size, policy, scheme, layout, .. } = *setup;
         let downlink = setup.wiring.downlink.unwrap_or_default();
         let buckets: Vec<Bucket> = setup.buckets(world_size);
+        owned.iter_mut().zip(&buckets).for_each(|(owned, bucket)| *owned &= !bucket.is_plain());
         let feeds_back =
             downlink == Downlink::Compressed && policy.schemes(scheme).any(Scheme::feedback);
         Self {
@@ -129,9 +131,10 @@ impl Aggregator {
         let open = header.open(answer);
         let (form_at, mean_at) = (answer.len(), answer.len() + 1);
         answer.push(Form::Compressed as u8);
-        let step = context.step;
+        let step = context.exchange;
         let learns = self.downlink == Downlink::Compressed;
-        let compressed = learns && step > self.warmup_steps && self.compress(step, number, answer);
+        let warm = context.step > self.warmup_steps;
+        let compressed = learns && warm && self.compress(step, number, answer);
         if !compressed {
             answer.truncate(mean_at);
             let mean = self.buckets[number].elements(&self.mean);
@@ -193,7 +196,8 @@ impl Aggregator {
 
     /// Ends the step, if it is the one under way and all of it has been answered: with a compressed downlink
     /// takes up the residual and what compressors have learnt.
-    pub(super) fn end(&mut self, step: u64) {
+    pub(super) fn end(&mut self, context: StepContext) {
+        let StepContext { step, exchange, .. } = context;
         let mut answered = self.answered.iter().zip(&self.owned);
         let complete = answered.all(|(answered, owned)| *answered || !owned);
         if !complete || step != self.step || self.downlink != Downlink::Compressed {
@@ -211,8 +215,15 @@ impl Aggregator {
         for (bucket, _) in self.buckets.iter_mut().zip(&self.owned).filter(|(_, owned)| **owned) {
             let mean = bucket.elements(&self.mean);
             if let Some(compressor) = bucket.codec_mut() {
-                compressor.commit(&StepEnd { step, ranks: 1, mean });
+                compressor.commit(&StepEnd { step: exchange, ranks: 1, mean });
             }
+        }
+    }
+
+    /// Multiplies the residual by `factor`: means are given in another unit from now on.
+    pub(super) fn rescale(&mut self, factor: f32) {
+        if let Some(feedback) = &mut self.feedback {
+            feedback.rescale(factor);
         }
     }
 

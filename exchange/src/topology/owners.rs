@@ -209,9 +209,16 @@ impl Owners {
     }
 
     /// As [`Route::end`](super::Route::end).
-    pub(super) fn end(&mut self, step: u64) {
+    pub(super) fn end(&mut self, context: StepContext) {
         if let Some(aggregator) = &mut self.aggregator {
-            aggregator.end(step);
+            aggregator.end(context);
+        }
+    }
+
+    /// As [`Route::rescale`](super::Route::rescale).
+    pub(super) fn rescale(&mut self, factor: f32) {
+        if let Some(aggregator) = &mut self.aggregator {
+            aggregator.rescale(factor);
         }
     }
 

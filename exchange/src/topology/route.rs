@@ -19,7 +19,7 @@ use std::ops::Range;
 use super::{Setup, Topology, owners};
 use crate::collective::{Collective, Payload};
 use crate::compress::compressor::RANGE_UNIT;
-use crate::group::{Bucket, GroupExchange, Item, Received};
+use crate::group::{Bucket, GroupExchange, Item, Received, StepContext};
 use crate::refusal;
 use crate::traffic::{Operation, Stopwatch};
 use crate::wire::frame::HEADER_BYTES;
@@ -106,9 +106,16 @@ impl Route {
     }
 
     /// The step has come to its end on this rank: what it owns takes up its residual and what it has learnt.
-    pub(crate) fn end(&mut self, step: u64) {
+    pub(crate) fn end(&mut self, context: StepContext) {
         if let Route::Owners(owners) = self {
-            owners.end(step);
+            owners.end(context);
+        }
+    }
+
+    /// See [`Exchange::rescale`](crate::Exchange::rescale): of the residual of what this rank owns.
+    pub(crate) fn rescale(&mut self, factor: f32) {
+        if let Route::Owners(owners) = self {
+            owners.rescale(factor);
         }
     }
 
