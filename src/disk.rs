@@ -155,7 +155,8 @@ impl Disk {
     /// name first, to the disk, then under its own in place of what was there.
     ///
     /// # Errors
-    /// When any of these steps fails; what was there is then untouched.
+    /// When any of these steps fails; what was there is then untouched, unless it was the last: then the new content is there,
+    /// and a power cut may take it back.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.clear_partial(path)?;
         let (partial, mut file) = self.create_partial(path)?;

@@ -108,7 +108,7 @@ fn runs_are_compared_and_reported() {
     program.succeed(&with("report", &runs, &["--out", "elsewhere"]));
     let kept = r#"{"experiment":"dqsgd","runs":[]}"#;
     fs::write(program.path("elsewhere/results.json"), kept).unwrap();
-    let refused = ["elsewhere is the folder of an experiment", "--out"];
+    let refused = ["elsewhere is left as it is", "--out", "results.json is damaged"];
     program.refuses(&with("report", &runs, &["--out", "elsewhere"]), 1, &refused);
     assert_eq!(fs::read_to_string(program.path("elsewhere/results.json")).unwrap(), kept);
     fs::create_dir(program.path("begun")).unwrap();

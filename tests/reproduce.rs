@@ -318,6 +318,17 @@ otherwise = "not here"
     let (table, _) = texts(&place.run(&["report", "--claims", "out/small-smoke"]));
     let line = "| small | Top-k sends at most a third of dense | 0.2× |";
     assert!(table.contains(line), "{table}");
+    // A report elsewhere is made anew, but not over runs that the results do not have.
+    let shown = ["report", "out/small-smoke", "--out", "shown"];
+    place.succeed(&shown);
+    place.succeed(&shown);
+    let held = place.path("shown/results.json");
+    let mut more: serde_json::Value = serde_json::from_slice(&fs::read(&held).unwrap()).unwrap();
+    more["runs"][0]["seed"] = 9.into();
+    let more = more.to_string();
+    fs::write(&held, &more).unwrap();
+    place.refuses(&shown, 1, &["shown holds the results of an experiment", "--out"]);
+    assert_eq!(fs::read_to_string(&held).unwrap(), more);
 
     // A gradient on which nothing can be timed leaves its claim open, and the others judged.
     let folder = place.path("out/small-smoke");

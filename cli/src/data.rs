@@ -137,13 +137,17 @@ impl Synth {
         let twin = Config::twin_of(&name).with_context(|| format!("no data set {name}"))?;
         let twin = twin.definition().twin().context("invariant: a twin is one")?;
         let files = twin.write(&dir, Counts { train, test, seed })?;
-        for file in files {
+        for file in &files {
             println!("wrote {}", file.display());
         }
-        println!(
-            "train on it with --dataset {name} --dir {} --set dataset.partial=true",
-            dir.display()
-        );
+        // A text is named by its place, and has no number of samples that it should have.
+        match files[0].parent().filter(|_| name == "text") {
+            Some(folder) => println!("train on it with --data {}", folder.display()),
+            None => println!(
+                "train on it with --dataset {name} --dir {} --set dataset.partial=true",
+                dir.display()
+            ),
+        }
         Ok(())
     }
 }

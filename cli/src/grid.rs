@@ -299,21 +299,26 @@ fn command() -> String {
     report::command_line(&words)
 }
 
-/// The arms, each as task/arm, of the claims that are undecided and about an arm that `only` names.
+/// The arms, each as task/arm, of the claims that are undecided, or have fewer seeds than they ask for, and that are about an
+/// arm that `only` names.
 fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec<String> {
     let mut arms = BTreeSet::new();
     for (claim, verdict) in experiment.claims.iter().zip(&results.verdicts) {
         let is_open = |task: &&String| {
             let is_of = |run: &&RunResult| run.task == **task && run.arm == claim.arm;
             let runs: Vec<&RunResult> = results.runs.iter().filter(is_of).collect();
+            let more = match verdict.ruling {
+                Ruling::Undecided => true,
+                Ruling::NotTestable => runs.len() < claim.seeds,
+                _ => false,
+            };
             // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
             let diverged = |run: &&RunResult| matches!(run.outcome, RunStatus::Diverged { .. });
-            !runs.is_empty()
+            more && !runs.is_empty()
                 && !runs.iter().any(diverged)
                 && experiment.is_selected(only, task, &claim.arm)
         };
-        let more = verdict.ruling == Ruling::Undecided;
-        for task in claim.tasks().filter(|_| more).filter(is_open) {
+        for task in claim.tasks().filter(is_open) {
             let both = std::iter::once(&claim.arm).chain(&claim.against);
             arms.extend(both.map(|arm| format!("{task}/{arm}")));
         }

@@ -17,13 +17,10 @@ use crate::files::{self, FileSum};
 use crate::open::unpacked;
 use crate::rng::{Purpose, RandomStream};
 use crate::survey::{Survey, grouped};
-use crate::tokens::Tokens;
+use crate::tokens::{LARGEST_VOCABULARY, Tokens};
 
 /// The most bytes of a text; its tokens take four times that.
 const LIMIT: u64 = 1 << 30;
-
-/// The most tokens that a vocabulary may have.
-const LARGEST_VOCABULARY: usize = 1 << 20;
 
 settings! {
     /// Where a text lies, how it is split into training and test, and how it becomes tokens.
@@ -162,7 +159,7 @@ impl DatasetDefinition for PlainText {
                 let problem = format!(
                     "the text of {} has {} tokens, and a block of dataset.length = {} needs one more than that; give a \
                      longer text, or write a smaller length",
-                    if field == "samples.test_share" { "the test set" } else { "the training set" },
+                    if field == "dataset.file" { "the training set" } else { "the test set" },
                     ids.len(),
                     self.length
                 );
@@ -175,7 +172,9 @@ impl DatasetDefinition for PlainText {
         let Selection { train: most, test: most_tested, .. } = reading.samples;
         let (train, _) = blocks(&train, &self.file, "dataset.file", most)?;
         let (bytes, tested) = (test.bytes.len(), self.tested());
-        let (test, tokens_tested) = blocks(&test, tested, "samples.test_share", most_tested)?;
+        let field =
+            if self.test_file.is_some() { "dataset.test_file" } else { "samples.test_share" };
+        let (test, tokens_tested) = blocks(&test, tested, field, most_tested)?;
         Ok(Data {
             bytes_per_token: Some(bytes as f64 / tokens_tested as f64),
             warnings: files::twice(&files).into_iter().collect(),

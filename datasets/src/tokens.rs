@@ -12,6 +12,9 @@ use tokenizers::{
 
 use crate::error::{Error, Result};
 
+/// The most tokens that a vocabulary may have.
+pub(crate) const LARGEST_VOCABULARY: usize = 1 << 20;
+
 /// Texts are given to a learned tokenizer in pieces of about so many bytes, cut after a line.
 const PIECE: usize = 1 << 16;
 
@@ -100,14 +103,21 @@ impl Tokens {
     /// Reads what [`to_json`](Self::to_json) wrote, or a `tokenizer.json` of the library `tokenizers`.
     ///
     /// # Errors
-    /// [`Error::Vocabulary`] when it is neither.
+    /// [`Error::Vocabulary`] when it is neither, or has too many tokens.
     pub fn from_json(json: &str) -> Result<Self> {
         match serde_json::from_str(json) {
             Ok(Kept::Characters(all)) => Self::characters(&all, usize::MAX),
             Ok(Kept::Bytes(256)) => Ok(Self::bytes()),
             _ => {
                 let tokenizer = Tokenizer::from_str(json).map_err(Error::vocabulary)?;
-                Ok(Self(TokenKind::Learned(Box::new(tokenizer))))
+                let tokens = Self(TokenKind::Learned(Box::new(tokenizer)));
+                if tokens.len() > LARGEST_VOCABULARY {
+                    let last = tokens.len() - 1;
+                    return Err(Error::vocabulary(format!(
+                        "it has a token of the number {last}, and at most {LARGEST_VOCABULARY} tokens are possible"
+                    )));
+                }
+                Ok(tokens)
             }
         }
     }
@@ -183,7 +193,8 @@ impl Tokens {
     /// # Errors
     /// [`Error::Vocabulary`] names an id that there is not.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        if let Some(unknown) = ids.iter().find(|id| **id as usize >= self.len()) {
+        let all = self.len();
+        if let Some(unknown) = ids.iter().find(|id| **id as usize >= all) {
             return Err(Error::vocabulary(format!("it has no token {unknown}")));
         }
         Ok(match &self.0 {
@@ -252,6 +263,16 @@ mod tests {
         );
         for json in ["", "{}", "{\"bytes\":255}", "{\"characters\":3}"] {
             assert!(matches!(Tokens::from_json(json), Err(Error::Vocabulary { .. })), "{json}");
+        }
+        // A number decides how many names there are to keep.
+        let [_, _, learned] = kinds(TEXT);
+        let json = learned.to_json().unwrap();
+        let last = format!(":{}", learned.len() - 1);
+        for far in [":1048576", ":4294967295"] {
+            let hostile = json.replace(&last, far);
+            assert_ne!(hostile, json);
+            let error = Tokens::from_json(&hostile).err().unwrap().to_string();
+            assert!(error.contains("at most 1048576 tokens"), "{error}");
         }
     }
 

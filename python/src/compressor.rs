@@ -90,8 +90,7 @@ impl Compressor {
         let array = arrays::readable(array)?;
         let values = array.as_slice().map_err(PyErr::from)?;
         let message = py.detach(|| {
-            let mut inner = self.lock();
-            self.bind(&mut inner, values.len())?.encode(self.rank, values, step)
+            self.with(values.len(), |fitted| fitted.encode(self.rank, values, step))
         });
         Ok(PyBytes::new(py, &message.map_err(Refused::into_exception)?))
     }
@@ -105,8 +104,7 @@ impl Compressor {
         length: usize,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let values = py.detach(|| {
-            let mut inner = self.lock();
-            self.bind(&mut inner, length)?.decode(&message)
+            self.with(length, |fitted| fitted.decode(&message))
         });
         Ok(PyArray1::from_vec(py, values.map_err(Refused::into_exception)?))
     }
@@ -123,8 +121,7 @@ impl Compressor {
         let mean = arrays::readable(mean)?;
         let mean = mean.as_slice().map_err(PyErr::from)?;
         let learnt = py.detach(|| {
-            let mut inner = self.lock();
-            self.bind(&mut inner, mean.len())?.learn(&messages, mean, step)
+            self.with(mean.len(), |fitted| fitted.learn(&messages, mean, step))
         });
         learnt.map_err(Refused::into_exception)
     }
@@ -212,12 +209,13 @@ impl Compressor {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The codec for `length` elements.
-    fn bind<'a>(
+    /// Calls `work` with the codec for `length` elements. The first call that succeeds settles the length.
+    fn with<T>(
         &self,
-        inner: &'a mut Option<Fitted>,
         length: usize,
-    ) -> Result<&'a mut Fitted, Refused> {
+        work: impl FnOnce(&mut Fitted) -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
+        let mut inner = self.lock();
         if let Some(fitted) = inner.as_ref().filter(|fitted| fitted.length != length) {
             return Err(Refused::Input(format!(
                 "this compressor is for {} elements, as its first array had, and this has {length}; \
@@ -225,10 +223,13 @@ impl Compressor {
                 fitted.length
             )));
         }
-        if inner.is_none() {
-            *inner = Some(self.fresh(length)?);
+        if let Some(fitted) = inner.as_mut() {
+            return work(fitted);
         }
-        inner.as_mut().ok_or_else(|| unreachable!("invariant: it has just been made"))
+        let mut fitted = self.fresh(length)?;
+        let done = work(&mut fitted)?;
+        *inner = Some(fitted);
+        Ok(done)
     }
 
     fn fresh(&self, length: usize) -> Result<Fitted, Refused> {

@@ -147,6 +147,15 @@ def test_other_lengths_and_steps_are_refused():
         gradwire.Compressor("topk").decode(b"", 2**40)
 
 
+def test_a_refused_call_does_not_settle_the_length():
+    compressor = gradwire.Compressor("topk")
+    with pytest.raises(gradwire.MessageError):
+        compressor.decode(b"junk", 10)
+    with pytest.raises(gradwire.NonFiniteError):
+        compressor.encode(numpy.array([1, numpy.nan], numpy.float32), 1)
+    assert compressor.encode(laplace(20), 1)
+
+
 def test_messages_that_are_not_for_this_compressor_are_refused():
     message = gradwire.Compressor("topk", ratio=0.1, seed=1).encode(laplace(100), 1)
     for other in [

@@ -64,11 +64,14 @@ pub fn write(
     if is_replay && comparison.is_file() {
         disk.remove_file(&comparison).with_context(|| folder::cannot_write(&comparison))?;
     }
-    disk.create_folders(&place).with_context(|| folder::cannot_write(&place))?;
-    for (name, content) in files {
+    disk.create_folders(folder).with_context(|| folder::cannot_write(folder))?;
+    // The table first: with it the folder is a replay's, which another one may take the place of.
+    let (table, others): (Vec<_>, Vec<_>) = files.iter().partition(|(name, _)| *name == TABLE);
+    for (name, content) in table.into_iter().chain(others) {
         let path = folder.join(name);
         disk.replace(&path, content.as_bytes()).with_context(|| folder::cannot_write(&path))?;
     }
+    disk.create_folders(&place).with_context(|| folder::cannot_write(&place))?;
     for Curves { name, began, points } in curves {
         let sub = place.join(name);
         disk.create_folders(&sub).with_context(|| folder::cannot_write(&sub))?;

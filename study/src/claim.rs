@@ -128,8 +128,12 @@ impl Claim {
             self.compare == Compare::Difference,
             "`no_worse` goes with compare = \"difference\""
         );
-        let bounds =
-            if self.measure.is_fraction() { [Some(-size), None] } else { [None, Some(size)] };
+        ensure!(
+            self.measure != Measure::Gauge,
+            "`no_worse` does not know which way a gauge is better: write at_least or at_most"
+        );
+        let more_is_better = self.measure.is_fraction() || self.measure == Measure::Reduction;
+        let bounds = if more_is_better { [Some(-size), None] } else { [None, Some(size)] };
         let given = [self.at_least, self.at_most];
         ensure!(
             given == [None; 2] || given == bounds,
@@ -164,6 +168,10 @@ impl Claim {
         ensure!(
             others.all(|(place, task)| !self.best_of[..place].contains(task)),
             "`best_of` names a task twice"
+        );
+        ensure!(
+            self.against.as_ref() != Some(&self.arm),
+            "`against` names the arm itself: write another one"
         );
         for arm in [Some(&self.arm), self.against.as_ref()].into_iter().flatten() {
             ensure!(arms.contains(arm), "there is no arm {arm:?}");

@@ -449,17 +449,32 @@ pub(super) mod tests {
         assert_eq!(again, parsed, "what is filled in stays so");
         let loss = with(margin, "measure = 'loss'\nno_worse = true", "").unwrap();
         assert_eq!((loss.claims[0].at_least, loss.claims[0].at_most), (None, Some(0.05)));
+        let fewer =
+            "[margins.reduction]\nsize = 5\nwhy = 'w'\n[margins.gauge]\nsize = 1\nwhy = 'w'";
+        let reduction = with(fewer, "measure = 'reduction'\nno_worse = true", "").unwrap();
+        assert_eq!((reduction.claims[0].at_least, reduction.claims[0].at_most), (Some(-5.0), None));
         let sentence = |more: &str| format!("[[sentences]]\nname = 's'\nsays = 't'\n{more}");
         assert!(with(margin, no_worse, &sentence("untested = 'u'")).is_ok());
         assert!(with(margin, &format!("{no_worse}\nsentence = 's'"), &sentence("")).is_ok());
         for (margin, claim, sentence, part) in [
             ("", no_worse.to_string(), String::new(), "needs a margin for test accuracy"),
             (margin, format!("{no_worse}\nat_least = -0.02"), String::new(), "leave at_least"),
+            (
+                fewer,
+                "measure = 'gauge'\ngauge = 'kept_ratio'\nno_worse = true".to_string(),
+                String::new(),
+                "which way a gauge is better",
+            ),
             (margin, no_worse.to_string(), sentence(""), "\"s\" is tested by no claim"),
             (margin, format!("{no_worse}\nsentence = 'r'"), String::new(), "there is no sentence"),
         ] {
             let error = format!("{:#}", with(margin, &claim, &sentence).unwrap_err());
             assert!(error.contains(part), "{part}: {error}");
         }
+        let itself = "[[claims]]\nclaim = 'c'\ntask = 'few-2'\narm = 'dqsgd'\nagainst = 'dqsgd'\nmeasure = 'accuracy'\n\
+                      compare = 'difference'\nat_least = 0";
+        let error = Experiment::parse(&(TINY.replace("claims = []", "") + "\n" + itself));
+        let error = format!("{:#}", error.unwrap_err());
+        assert!(error.contains("names the arm itself"), "{error}");
     }
 }

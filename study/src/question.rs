@@ -102,9 +102,9 @@ impl Question {
                 }
             }
         };
-        let about = |arm: &&Choice| match &self.arm {
-            Some(name) => arm.matches(name),
-            None => Some(&arm.label.name) != against.as_ref(),
+        let about = |arm: &&Choice| {
+            Some(&arm.label.name) != against.as_ref()
+                && self.arm.as_ref().is_none_or(|name| arm.matches(name))
         };
         let asked: Vec<&Choice> = arms.iter().filter(about).collect();
         ensure!(!asked.is_empty(), "--ask {:?} is about no arm; arms: {}", self.text, there());

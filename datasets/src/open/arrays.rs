@@ -141,6 +141,17 @@ impl Arrays {
 /// The most rows or columns of an image.
 const SIDE: u64 = 1024;
 
+/// The most bytes of an array, unpacked.
+const LARGEST: u64 = 16 << 30;
+
+/// Refuses an array of so many bytes before it is unpacked into memory, if that is too many.
+pub(super) fn check_bytes(bytes: u64) -> std::result::Result<(), String> {
+    match bytes > LARGEST {
+        true => Err(format!("has {bytes} bytes of values, and at most {LARGEST} are read")),
+        false => Ok(()),
+    }
+}
+
 /// Images of one size.
 pub(super) struct Images {
     pub(super) size: Size,

@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::arrays::{Images, Labelled, ReadArrays, size_of};
+use super::arrays::{Images, Labelled, ReadArrays, check_bytes, size_of};
 use super::{contents, entries, file_name, named, unpacked};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
@@ -60,7 +60,7 @@ pub(crate) fn is_idx(path: &Path) -> bool {
 /// The one file of `what` in `dir`; of several that differ only in being packed, the one that is not.
 fn file(dir: &Path, part: &[&str], what: &str) -> Result<(IdxArray, FileSum)> {
     let mut paths = found(dir, part)?;
-    paths.retain(|path| path.to_string_lossy().to_lowercase().contains(what));
+    paths.retain(|path| file_name(path).contains(what));
     if let [plain, packed] = paths.as_slice()
         && packed.file_stem() == plain.file_name()
     {
@@ -107,6 +107,10 @@ fn array(path: &Path) -> Result<(IdxArray, FileSum)> {
     let count = shape.iter().try_fold(1u64, |product, &side| product.checked_mul(side));
     let whole = count.and_then(|count| count.checked_add(start as u64));
     let whole = whole.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
+    if shape.len() > 1 {
+        size_of(&shape).map_err(unfit)?;
+    }
+    check_bytes(whole).map_err(unfit)?;
     let mut values =
         unpacked(packed, whole).map_err(|e| unfit(format!("cannot be unpacked: {e}")))?;
     if values.len() as u64 != whole {

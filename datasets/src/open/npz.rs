@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::arrays::{Images, Labelled, ReadArrays, size_of};
+use super::arrays::{Images, Labelled, ReadArrays, check_bytes, size_of};
 use super::{contents, named};
 use crate::error::{Error, Result};
 use crate::images::Size;
@@ -90,6 +90,7 @@ impl Archive {
         if !values {
             return Ok(Array { path, name: name.to_owned(), kind, shape, values: Vec::new() });
         }
+        check_bytes(bytes).map_err(unfit)?;
         let mut values = Vec::new();
         file.take(bytes.saturating_add(1))
             .read_to_end(&mut values)

@@ -211,13 +211,13 @@ impl TextTable {
             Some(_) => None,
             None => self.header.or(by_name.then_some(true)),
         };
-        let (mut columns, mut width) = (None, 0);
+        let (mut columns, mut width, mut first) = (None, 0, Vec::new());
         rows::each(path, &bytes, self.dialect(path, &bytes), |row| {
             if row.number == 1 {
                 width = row.len();
                 let fields = row.fields();
                 if let Some(train) = train.and_then(|train| train.header.as_ref()) {
-                    header = Some(by_name || *train == fields);
+                    header = Some(by_name || self.header == Some(true) || *train == fields);
                 }
                 let named = header == Some(true);
                 columns = Some(self.places(&fields, named)?);
@@ -225,6 +225,7 @@ impl TextTable {
                     rows.header = Some(fields);
                     return Ok(());
                 }
+                first = fields;
             }
             if row.len() != width {
                 return Err(format!(
@@ -237,7 +238,7 @@ impl TextTable {
             rows.add(texts.iter().map(|&text| row.field(text)), row.field(*label), row.line)
         })?;
         if header.is_none() && train.is_none() {
-            rows.decide();
+            rows.decide(first);
         }
         rows.check_labels(path)?;
         Ok(rows)
@@ -308,7 +309,7 @@ impl Rows {
     }
 
     /// Decides whether the first row is a header, where nothing says so.
-    fn decide(&mut self) {
+    fn decide(&mut self, first_row: Vec<String>) {
         let Some((first, others)) = self.labels.split_first() else { return };
         let numbers = !others.is_empty() && others.iter().all(|label| label.parse::<f64>().is_ok());
         let alone = others.len() > 1 && !others.contains(first);
@@ -317,7 +318,8 @@ impl Rows {
                 "the first line is taken for a header, because no other row has the label {first:?}; \
                  dataset.header = false makes it a sample"
             ));
-            self.header = Some(vec![self.labels.remove(0)]);
+            self.header = Some(first_row);
+            self.labels.remove(0);
             self.texts.remove(0);
             self.lines.remove(0);
         }

@@ -113,7 +113,7 @@ fn idx_files() {
         ],
     );
     type Change = fn(Vec<u8>) -> Vec<u8>;
-    let changes: [(&str, Change, &[&str]); 8] = [
+    let changes: [(&str, Change, &[&str]); 10] = [
         (IMAGES, |f| f[..200].to_vec(), &["idx3-ubyte has 200 bytes", "it should have 256"]),
         (
             IMAGES,
@@ -122,6 +122,9 @@ fn idx_files() {
         ),
         (IMAGES, |f| f[..9].to_vec(), &["ends within its header, at byte 9"]),
         (IMAGES, |_| idx(&[u32::MAX; 4], &[]), &["cannot have the shape"]),
+        // Before anything is unpacked.
+        (IMAGES, |_| gzip(&idx(&[9, 2000, 4], &[])), &["has images of 2000 × 4 pixels"]),
+        (IMAGES, |_| gzip(&idx(&[u32::MAX, 4, 3], &[])), &["at most 17179869184 are read"]),
         (IMAGES, |f| [&[0, 0, 13], &f[3..]].concat(), &["type 13; only bytes (8)"]),
         (IMAGES, |_| b"<html>not found</html>".to_vec(), &["is no IDX file"]),
         (LABELS, |_| idx(&[19], &labels(19)), &["has 20 images and 19 labels for training"]),
@@ -138,6 +141,16 @@ fn idx_files() {
         fs::write(&file, change(fs::read(&file).unwrap())).unwrap();
         says(&load(dir.path(), IDX).err().unwrap().to_string(), words);
     }
+}
+
+/// What is in a folder is told by the files' names, and not by those of the folders around them.
+#[test]
+fn a_folder_may_be_called_images() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("labels/images");
+    fs::create_dir_all(&folder).unwrap();
+    mnist(&folder);
+    assert_eq!(load(&folder, IDX).unwrap().train.len(), 20);
 }
 
 #[test]
@@ -259,7 +272,7 @@ fn numpy_files() {
         (
             npy("|u1", few, &[1; 240]),
             good_labels(),
-            &["does not have the 48000000000 bytes of its shape"],
+            &["train_images: has 48000000000 bytes of values, and at most 17179869184 are read"],
         ),
         (npy("|u1", many, &[]), good_labels(), &["cannot have the shape"]),
     ];

@@ -168,6 +168,23 @@ fn a_file_to_train_on_and_one_to_test_on() {
     );
 }
 
+/// A header that nothing tells of is one in both files.
+#[test]
+fn a_header_that_the_training_file_shows_is_that_of_the_test_file() {
+    let settings = format!("{BOTH}\ntext = 2\nlabel = 1");
+    for (said, test, outcome) in [
+        ("", "class,text\n1,new\n2,newer\n3,newest\n", Read(20, 3, &["taken for a header"])),
+        ("", "1,new\n2,newer\n3,newest\n", Read(20, 3, &["taken for a header"])),
+        ("\nheader = true", "kind,words\n1,new\n2,newer\n3,newest\n", Read(20, 3, &[])),
+    ] {
+        let both = |d: &Path| {
+            write(d, "a.csv", &numbered("class,text\n", 3));
+            write(d, "b.csv", test);
+        };
+        try_one(test, both, &format!("{settings}{said}"), &outcome);
+    }
+}
+
 #[test]
 fn official_files_that_are_one_file_are_told() {
     let dir = tempfile::tempdir().unwrap();

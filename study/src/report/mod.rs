@@ -26,6 +26,7 @@ use anyhow::{Context, Result, ensure};
 use document::{Block, Cell, PageTable, Plot, Tone};
 use gradwire::disk::Disk;
 use gradwire::text::percent;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use tasks::Task;
@@ -135,21 +136,30 @@ pub fn read(disk: &Disk, folder: &Path) -> Result<Option<Results>> {
     }
 }
 
-/// Writes the report of runs that somebody put together, as [`write()`] does, but not over results of
-/// another kind: the `results.json` of an experiment or a sweep keeps its runs.
+/// Writes the report of runs that somebody put together, or of results that lie elsewhere, as [`write()`] does, but not over
+/// other results: the `results.json` of an experiment or a sweep keeps its runs. A report of the same, without a run that
+/// these results lack, is replaced.
 ///
 /// # Errors
-/// When the folder is an experiment's or a sweep's, or a file cannot be read or written.
+/// When the folder holds other results, or a file cannot be read or written.
 pub fn write_collected(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
-    let is_ours = match read(disk, folder) {
-        Ok(Some(there)) => there.experiment == COLLECTED,
-        Ok(None) => !folder.join(experiment::FILE).exists(),
-        Err(_) => false,
+    let is_experiment = folder.join(experiment::FILE).exists();
+    let all = |results: &Results| {
+        let runs = results.runs.iter().chain(&results.others);
+        runs.map(|run| (run.task.clone(), run.arm.clone(), run.seed)).collect::<BTreeSet<_>>()
+    };
+    let other = || format!("{} is left as it is: name another folder with --out", folder.display());
+    let is_ours = match read(disk, folder).with_context(other)? {
+        Some(there) if there.experiment == COLLECTED => true,
+        Some(there) => {
+            let same = there.experiment == results.experiment;
+            !is_experiment && same && all(&there).is_subset(&all(results))
+        }
+        None => !is_experiment,
     };
     ensure!(
         is_ours,
-        "{} is the folder of an experiment or a sweep, whose results are kept in its {JSON}: name another \
-         folder with --out",
+        "{} holds the results of an experiment or a sweep, in its {JSON}: name another folder with --out",
         folder.display()
     );
     write(disk, folder, results)

@@ -26,7 +26,10 @@ pub(super) fn on_link(
     let there = claim.tasks().filter_map(fewer).max().unwrap_or(0);
     let looks = looks(results.looks);
     let last = looks.iter().position(|look| look.seeds >= there).unwrap_or(looks.len() - 1);
-    let decided = |verdict: &Verdict| verdict.ruling != Ruling::Undecided;
+    // What cannot be tested with few seeds may be with more.
+    let decided = |verdict: &Verdict| {
+        matches!(verdict.ruling, Ruling::Reproduced | Ruling::Contradicted | Ruling::DependsOnLink)
+    };
     looks[..last].iter().map(of).find(decided).unwrap_or_else(|| of(&looks[last]))
 }
 

@@ -95,6 +95,20 @@ fn what_a_look_decided_is_not_looked_at_again() {
     assert!(verdict.why.contains("97.1 %"), "{}", verdict.why);
 }
 
+/// A claim that asks for more seeds than the first look has is decided by a later one.
+#[test]
+fn what_a_look_could_not_test_is_looked_at_again() {
+    let mut results = results(against(&[0.9, 0.901, 0.899]));
+    results.looks = 3;
+    let claim = claim("seeds = 4");
+    let verdict = judged(&claim, &results);
+    assert_eq!(verdict.ruling, Ruling::NotTestable);
+    assert!(verdict.why.contains("at least 4 are needed"), "{}", verdict.why);
+    results.runs = against(&[0.9, 0.901, 0.899, 0.9, 0.901, 0.899]);
+    let verdict = judged(&claim, &results);
+    assert_eq!((verdict.ruling, verdict.measured.unwrap().seeds), (Ruling::Reproduced, 6));
+}
+
 /// Equal numbers of runs that could not differ are no agreement.
 #[test]
 fn arms_that_cannot_differ_give_no_answer() {
