@@ -12,7 +12,7 @@ use crate::rng::{Purpose, RandomStream};
 
 impl Data {
     /// Holds out a share of the training set, by `seed`, and tests on it in the test set's place: on the end of a text,
-    /// whose pieces would tell of each other; of everything else on samples drawn at random. Mean, deviation and
+    /// whose pieces would tell of each other (the piece before it is left out: blocks may begin later than they lie); of everything else on samples drawn at random. Mean, deviation and
     /// vocabulary stay those of the whole training set.
     ///
     /// # Errors
@@ -20,15 +20,18 @@ impl Data {
     pub fn hold_out(self, share: f64, seed: u64) -> Result<Self> {
         let len = self.train.len();
         let held = (share * len as f64).round() as usize;
-        if !(1..len).contains(&held) {
+        let is_text = matches!(self.train.shape(), Shape::Sequence { .. });
+        let gap = usize::from(is_text);
+        if held < 1 || held + gap >= len {
             let problem = format!("of {len} training samples that leaves none on one side");
             return Err(Error::setting("samples.validation", &share, problem));
         }
         let mut order: Vec<u32> = (0..len as u32).collect();
-        if !matches!(self.train.shape(), Shape::Sequence { .. }) {
+        if !is_text {
             RandomStream::keyed(Purpose::HoldOut, seed, 0, 0).shuffle(&mut order);
         }
         let mut held = order.split_off(len - held);
+        order.truncate(order.len() - gap);
         let [train, test] = [&mut order, &mut held].map(|numbers| -> Arc<dyn Dataset> {
             numbers.sort_unstable();
             Arc::new(SampleSubset {

@@ -68,13 +68,15 @@ impl Exchange {
             (PyDict::new(py), settings.cloned().unwrap_or_else(|| PyDict::new(py)));
         if let Some(feedback) = feedback {
             // Whether there is any is a setting of the scheme, and in which form one of the policy.
-            if !feedback.is_instance_of::<PyDict>() {
-                settings.set_item("feedback", feedback)?;
-            } else {
-                around.set_item("feedback", feedback)?;
-                // A form asks for feedback; an object says itself whether it has any.
-                if scheme.is_instance_of::<PyString>() {
-                    settings.set_item("feedback", true)?;
+            match feedback.cast::<PyDict>() {
+                Err(_) => settings.set_item("feedback", feedback)?,
+                Ok(form) => {
+                    around.set_item("feedback", feedback)?;
+                    // A form asks for feedback, but for a momentum that ranks share, which any scheme may have; an object
+                    // says itself whether it has any.
+                    if scheme.is_instance_of::<PyString>() && !form.contains("momentum")? {
+                        settings.set_item("feedback", true)?;
+                    }
                 }
             }
         }

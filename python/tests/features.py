@@ -409,6 +409,40 @@ def scaler_skips(rank, world_size):
     return found, weights(ddp), state.step
 
 
+def scaler_off(rank, world_size):
+    """Rank 1 alone has an infinite gradient, and the scaler is switched off: what backward says, and whether weights
+    moved."""
+    ddp = DistributedDataParallel(model(), bucket_cap_mb=0.2)
+    scaler = torch.amp.GradScaler(torch.device(DEVICE).type, enabled=False)
+    state = gradwire.torch.State("topk", ratio=0.1, parameters=ddp, scaler=scaler, timeout=30)
+    ddp.register_comm_hook(state, gradwire.torch.hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2)
+    before = weights(ddp)
+    inputs, labels = batch(rank, 0)
+    loss = torch.nn.functional.cross_entropy(ddp(inputs), labels) * (float("inf") if rank else 1.0)
+    try:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+    except gradwire.NonFiniteError as error:
+        return error.rank, numpy.array_equal(before, weights(ddp))
+    return None
+
+
+def shared_momentum(rank, world_size):
+    """Of three steps this rank's gradient, and what came of it with a momentum that ranks share."""
+    ddp = DistributedDataParallel(model(), bucket_cap_mb=0.2)
+    state = gradwire.torch.State("dense", feedback={"momentum": 0.5}, parameters=ddp, timeout=30)
+    ddp.register_comm_hook(state, gradwire.torch.hook)
+    plain, steps = model(), []
+    for step in range(3):
+        plain.zero_grad()
+        ddp.zero_grad()
+        backward(plain, rank, step)
+        backward(ddp, rank, step)
+        steps.append((gradients(plain), gradients(ddp)))
+    return steps
+
+
 def names_of_compiled(rank, world_size):
     """The names under which residuals of a compiled model are saved, and whether the plain model goes on
     from them as the compiled one does."""

@@ -218,6 +218,24 @@ def not_finite(rank, world_size):
     return *found, unchanged, local.step() is not None, local.rounds, weights(module)
 
 
+def unfrozen(rank, world_size):
+    """A layer that is not trained, and then is: its values after a round, and what the next round says."""
+    module = model()
+    module[0].requires_grad_(False)
+    if rank:
+        with torch.no_grad():  # Rank 0's are taken.
+            module[0].weight.add_(1.0)
+    optimizer, local = _made(module, "dense", {"steps": 1})
+    _steps(module, optimizer, local, rank, range(1))
+    kept = module[0].weight.detach().numpy().copy()
+    module[0].requires_grad_(True)
+    try:
+        _steps(module, optimizer, local, rank, range(1, 2))
+    except gradwire.Error as error:
+        return kept, weights(module), str(error)
+    return None
+
+
 def lost(rank, world_size):
     """Rank 1 is gone before the end of a round."""
     module = model()

@@ -455,6 +455,17 @@ def test_rules_give_parameters_a_scheme_of_their_own():
     assert traffic.wire_bytes > 4 * 592
 
 
+
+@pytest.mark.parametrize("scheme", ["dense", "qsgd", "topk"])
+def test_any_scheme_may_share_a_momentum(scheme):
+    exchange = gradwire.Exchange({"one": [4]}, scheme, feedback={"momentum": 0.5}, start_step=2)
+    first, second = (numpy.array([4.0, 0.0, -8.0, 2.0], numpy.float32) for _ in range(2))
+    exchange.allreduce(1, first)
+    exchange.allreduce(2, second) if scheme == "dense" else None
+    assert first.tolist() == [2.0, 0.0, -4.0, 1.0]
+    assert scheme != "dense" or second.tolist() == [3.0, 0.0, -6.0, 1.5]
+
+
 def test_what_is_left_of_a_residual_fades():
     exchange = gradwire.Exchange({"one": [4]}, "topk", ratio=0.25, feedback={"decay": 0.5})
     values = numpy.array([8, 4, 2, 1], numpy.float32)

@@ -109,6 +109,20 @@ def test_ranks_skip_together_with_a_scaler_in_the_state():
         assert numpy.array_equal(weights, ranks[0][1])
 
 
+def test_a_scaler_that_is_off_leaves_what_is_not_finite_an_error():
+    for found in run(features.scaler_off, 2):
+        assert found == (1, True)
+
+
+def test_a_momentum_is_shared_in_every_step():
+    mine, other = run(features.shared_momentum, 2)
+    momentum = 0.0
+    for (one, came), (two, same) in zip(mine, other):
+        momentum = 0.5 * momentum + 0.5 * (one + two) / 2
+        assert numpy.array_equal(came, same)
+        assert numpy.allclose(came, momentum, atol=1e-6)
+
+
 def test_the_state_of_a_compiled_model_is_that_of_the_plain_one():
     for names, plain, compiled, loaded in run(features.names_of_compiled, 2):
         assert names == plain

@@ -196,3 +196,10 @@ def test_local_steps_across_groups_that_a_model_is_divided_over():
     for divided, whole, rounds in ranks:
         assert numpy.array_equal(divided, ranks[0][0]) and rounds == 2
         assert numpy.allclose(divided, whole, atol=1e-6)
+
+
+def test_what_is_not_trained_is_rank_zeros_and_may_not_be_trained_later():
+    ranks = run(local.unfrozen, 2)
+    for kept, _, words in ranks:
+        assert numpy.array_equal(kept, local.model()[0].weight.detach().numpy())
+        assert "`0.weight` is trained, and was not" in words

@@ -5,7 +5,7 @@ use crate::train::params::{PASSES, update_buffers};
 use crate::train::session::Session;
 use crate::train::worker::Worker;
 use anyhow::Result;
-use gradwire_datasets::{Augment, Batch};
+use gradwire_datasets::{Augment, Batch, Sampler};
 use gradwire_models::kernels::flat::update_in_place;
 
 impl Worker {
@@ -14,32 +14,38 @@ impl Worker {
     /// training goes on; nothing where the model has none, or the recipe asks for no passes.
     ///
     /// Running statistics are averages over steps, and so of older weights: an evaluation by them is far
-    /// off where weights change fast. The samples are a function of the rank, and of seed and epoch as far
-    /// as they are changed at random.
+    /// off where weights change fast. The samples are drawn from the whole training set, which may lie in order of class:
+    /// a function of seed and rank, and of the epoch as far as they are changed at random.
     pub(super) fn recalibrate(&mut self, epoch: u64) -> Result<Option<Vec<f32>>> {
         let recipe = &self.session.recipe;
         let kept = self.statistics()?;
         if kept.is_empty() || recipe.train.recalibrate == 0 {
             return Ok(None);
         }
-        for (name, var) in self.replica.store.buffers() {
-            if name.ends_with(PASSES) {
-                update_in_place(&var, |passes| passes.fill(0.0))?;
-            }
-        }
         let data = &self.session.data.train;
         let augment = recipe.augmentation().map(|how| Augment { seed: recipe.seed, epoch, how });
         let (size, samples) = (recipe.train.batch.min(data.len()), data.len());
-        let mut batch = Batch::default();
+        let (mut batch, mut order) = (Batch::default(), Vec::new());
+        Sampler::new(recipe.seed, samples, 1, 0, samples)?.indices(1, &mut order);
+        let mut sum = vec![0f64; kept.len()];
         for pass in 0..recipe.train.recalibrate {
+            // From nothing, so that the statistics are those of this pass.
+            for (name, var) in self.replica.store.buffers() {
+                if name.ends_with(PASSES) {
+                    update_in_place(&var, |passes| passes.fill(0.0))?;
+                }
+            }
             let rank = self.position.rank();
             let first = (rank * recipe.train.recalibrate + pass) * size;
-            let indices = (first..first + size).map(|index| (index % samples) as u32);
+            let indices = (first..first + size).map(|index| order[index % samples]);
             data.batch(&indices.collect::<Vec<_>>(), augment.as_ref(), &mut batch);
             // Step 0 is nobody's.
             self.replica.forward(&batch, 0..size, [0, rank as u64, pass as u64])?;
+            sum.iter_mut().zip(self.statistics()?).for_each(|(sum, one)| *sum += f64::from(one));
             self.position.beat();
         }
+        let passes = recipe.train.recalibrate as f64;
+        self.set_statistics(&sum.iter().map(|sum| (sum / passes) as f32).collect::<Vec<_>>())?;
         Ok(Some(kept))
     }
 

@@ -32,7 +32,7 @@ pub struct Decision {
 /// What is asked of a run, shared by its workers and whoever may ask.
 #[derive(Debug, Default)]
 pub struct Requests {
-    save: AtomicBool,
+    save: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     /// Whether another process has been asked to stop.
     stop_elsewhere: AtomicBool,
@@ -60,11 +60,11 @@ impl Requests {
         Arc::clone(&self.stop)
     }
 
-    /// Those of the same run's next attempt: nothing decided, but a stop that has been asked for is
-    /// still asked for.
+    /// Those of the same run's next attempt: nothing decided, but a stop or a checkpoint that has been asked for
+    /// is still asked for.
     #[must_use]
     pub fn again(&self) -> Self {
-        Self { stop: self.stop_flag(), ..Self::default() }
+        Self { stop: self.stop_flag(), save: Arc::clone(&self.save), ..Self::default() }
     }
 
     /// Whether the run has been asked to stop.

@@ -7,6 +7,7 @@ use crate::train::requests::Decision;
 use crate::train::session::Session;
 use crate::train::worker::Worker;
 use anyhow::{Context, Result};
+use gradwire_datasets::Shape;
 use std::time::{Duration, Instant};
 
 /// What the end of an epoch has shown.
@@ -78,9 +79,9 @@ impl Worker {
 
     /// How good a model of this score is: its accuracy, or where a text is continued its loss, negated.
     pub(super) fn merit(&self, test: Score) -> f64 {
-        match self.session.data.bytes_per_token {
-            Some(_) => -test.mean_loss(),
-            None => test.accuracy(),
+        match self.session.data.test.shape() {
+            Shape::Sequence { .. } => -test.mean_loss(),
+            _ => test.accuracy(),
         }
     }
 

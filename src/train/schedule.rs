@@ -33,7 +33,8 @@ impl Schedule {
         let epoch = done / self.steps_per_epoch;
         let factor = match &self.config {
             Config::Constant(_) => 1.0,
-            Config::Step(c) => c.factor.powf((epoch / c.every).floor()),
+            // A cut falls on its step, though 0.3 / 0.1 is rounded to less than 3.
+            Config::Step(c) => c.factor.powf((epoch / c.every + 1e-9).floor()),
             Config::MultiStep(c) => {
                 let cuts = c.at.iter().filter(|&&at| epoch >= at).count();
                 c.factor.powi(i32::try_from(cuts).unwrap_or(i32::MAX))
@@ -74,10 +75,13 @@ mod tests {
         let triangular = |start, peak, end| Config::Triangular(Triangular { start, peak, end });
         let constant = |warmup| Config::Constant(Constant { warmup });
         let step = Step { every: 1.0, factor: 0.5, warmup: 0.0 };
+        let often = Step { every: 0.1, factor: 0.5, warmup: 0.0 };
+        let halves: Vec<f64> = (0..10).map(|cuts| 0.5f64.powi(cuts)).collect();
         let multi_step = MultiStep { at: vec![1.0, 2.0], factor: 0.5, warmup: 0.0 };
         let cuts = [1.0, 1.0, 0.5, 0.5, 0.25, 0.25];
         for (config, steps_per_epoch, epochs, expected) in [
             (Config::Step(step), 2, 3, &cuts[..]),
+            (Config::Step(often), 10, 1, &halves),
             (Config::MultiStep(multi_step), 2, 3, &cuts),
             // A warm-up ends at the base rate, even within a step.
             (constant(1.0), 4, 2, &[0.25, 0.5, 0.75, 1.0, 1.0]),

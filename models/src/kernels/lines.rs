@@ -80,7 +80,7 @@ fn pass<M: Send, E: Element>(
     // Lines of the result in a chunk: whole images, or a part of one.
     let fit = CHUNK / line;
     let (some, all) = match fit / (height + TAPS - 1) {
-        0 => (fit.clamp(TAPS, height), height),
+        0 => (fit.clamp(TAPS.min(height), height), height),
         fit => (fit.min(batch) * height, batch * height),
     };
     let (mut chunks, mut rest, mut first) = (Vec::new(), Some(to), 0);

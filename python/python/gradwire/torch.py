@@ -252,7 +252,7 @@ class _Ranks:
             f"{sorted(set(self._shapes) - kept)} begin without",
             stacklevel=2,
         )
-        fresh = self._new_exchange(self._shapes).state()
+        fresh = _Ranks._new_exchange(self, self._shapes).state()
         saved = dict(saved, parameters=self._shapes)
         for name in _VECTORS:
             if name in saved:
@@ -437,6 +437,9 @@ class State(_Ranks):
         scaler: Optional[Any] = None,
         **settings: Any,
     ) -> None:
+        # One that is switched off skips no step: what is not finite is an error then, as without one.
+        if scaler is not None and not getattr(scaler, "is_enabled", lambda: True)():
+            scaler = None
         ddp = _plain(parameters)
         if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
             ddp = None
@@ -481,7 +484,7 @@ class State(_Ranks):
         self._is_plain = (
             scheme == "dense"
             and scaler is None
-            and not (settings.get("clip_norm") or settings.get("rules"))
+            and not any(settings.get(key) for key in ("clip_norm", "rules", "feedback"))
             and self.world_size > 1
         )
         # Whether those of this step are.
@@ -855,7 +858,7 @@ class DiLoCo:
                 "any other, however far ranks have come; write outer without momentum and with a small learning_rate, such as 0.001 (at most "
                 '0.1), or a scheme that sends magnitudes (signsgd with magnitude="mean")'
             )
-        self._parameters = _trained(model, optimizer)
+        self._model, self._parameters = model, _trained(model, optimizer)
         self._optimizer, self._inner, self._steps = optimizer, inner, steps
         if any(
             isinstance(one, torch.nn.parallel.DistributedDataParallel) and one.process_group == group
@@ -893,8 +896,11 @@ class DiLoCo:
             if getattr(module, which) is not None
         }
         self._take(self._outer.data)
+        # What is not trained is rank 0's from now on: it is not sent again.
+        bare, chosen = _unwrapped(model), {id(one) for one in self._parameters.values()}
+        others = [one for one in [*bare.parameters(), *bare.buffers()] if id(one) not in chosen]
         first = self.rank == 0
-        for tensor in [self._outer.data, *self._statistics.values()]:
+        for tensor in [self._outer.data, *(_local(one.detach()) for one in others)]:
             mine = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
             given = self._transport.alltoall([mine if first else mine[:0]] * self.world_size)
             if not first:
@@ -940,6 +946,12 @@ class DiLoCo:
             return None
         ranks = self._ranks
         with ranks._giving_up(), torch.no_grad():
+            more = [name for name in _trained(self._model, self._optimizer) if name not in self._parameters]
+            if more:
+                raise InputError(
+                    f"`{more[0]}` is trained, and was not when the DiLoCo was made: ranks would not exchange it; make "
+                    "a new DiLoCo when a parameter is unfrozen, or given to the optimizer"
+                )
             rest = {name: one for name, one in self._statistics.items() if one.is_floating_point()}
             if self._inner == "averaged":
                 rest.update(self._vectors())
@@ -972,7 +984,7 @@ class DiLoCo:
             self._take(now)
             saved["weights"] = self._by_name(now)
         saved["statistics"] = {name: one.detach().cpu().clone() for name, one in self._statistics.items()}
-        saved["optimizer"] = self._optimizer.state_dict()
+        saved["optimizer"] = _on_host(self._optimizer.state_dict())
         return saved
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
@@ -1103,13 +1115,29 @@ def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[s
     return {name: one for name, one in named if id(one) in chosen and one.requires_grad}
 
 
+def _on_host(saved: Any) -> Any:
+    """The same, its tensors in ordinary memory: whoever reads them may have other devices."""
+    if isinstance(saved, torch.Tensor):
+        return saved.detach().cpu()
+    if isinstance(saved, dict):
+        return {key: _on_host(one) for key, one in saved.items()}
+    if isinstance(saved, list):
+        return [_on_host(one) for one in saved]
+    return saved
+
+
 def _mean_of(parts: List[Any]) -> Any:
-    """The mean of what ranks have saved: of every floating tensor in it, and the first rank's of all else."""
+    """The mean of what those ranks have saved that have it: of every floating tensor in it, and the first such rank's of
+    all else."""
+    parts = [one for one in parts if one is not None]
+    if not parts:
+        return None
     first = parts[0]
     if isinstance(first, torch.Tensor) and first.is_floating_point():
         return torch.stack([one.double() for one in parts]).mean(0).to(first.dtype)
     if isinstance(first, dict):
-        return {key: _mean_of([one[key] for one in parts]) for key in first}
+        keys = dict.fromkeys(key for one in parts for key in one)
+        return {key: _mean_of([one.get(key) for one in parts]) for key in keys}
     return first
 
 
@@ -1211,7 +1239,7 @@ class Checkpoint:
     def load_state_dict(self, read: Dict[str, Any]) -> None:
         """Takes up what was read: as `load_state_dict` of the state does."""
         parts = [read[f"rank.{rank}"] for rank in range(len(read))]
-        ranks = [torch.load(io.BytesIO(part), weights_only=True) for part in parts]
+        ranks = [torch.load(io.BytesIO(part), map_location="cpu", weights_only=True) for part in parts]
         self._state.load_state_dict({"version": _VERSION, "ranks": ranks})
 
 

@@ -6,7 +6,8 @@ use super::super::simd::Isa;
 use super::super::transpose::Transpose;
 use super::{isa, sum_of_squares};
 
-/// Added to the norm that a matrix is divided by, as `torch.optim.Muon` does.
+/// Added to the norm that a matrix is divided by, as in Jordan's code; `torch.optim.Muon` takes the larger of both, which
+/// differs for norms near it alone.
 const EPSILON: f64 = 1e-7;
 
 /// The coefficients a, b and c of `X ← aX + bAX + cA²X`, where `A = XXᵀ`: so steep at 0 as is possible where all
