@@ -323,7 +323,7 @@ otherwise = "not here"
     place.succeed(&shown);
     place.succeed(&shown);
     let held = place.path("shown/results.json");
-    let mut more: serde_json::Value = serde_json::from_slice(&fs::read(&held).unwrap()).unwrap();
+    let mut more: Value = serde_json::from_slice(&fs::read(&held).unwrap()).unwrap();
     more["runs"][0]["seed"] = 9.into();
     let more = more.to_string();
     fs::write(&held, &more).unwrap();
