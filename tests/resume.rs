@@ -526,12 +526,11 @@ fn the_newest_and_the_best_are_kept() {
     let program = Program::new();
     let best = "checkpoint.every_steps=1 checkpoint.keep_last=2 checkpoint.keep_best=true \
                 optimizer.learning_rate=30";
+    let averaged = format!("{best} average.kind=ema");
+    let (run, averages) = undisturbed(&program, "averaged", &sets(&averaged));
+    holds_the_best(&run, &averages);
     let (run, checkpoints) = undisturbed(&program, "out", &sets(best));
-    let epochs = events(&run, "epoch");
-    let accuracy = |epoch: &Value| number(epoch, "test_accuracy");
-    let best = epochs.iter().rev().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).unwrap();
-    let name = format!("step-{:08}", number(best, "step"));
-    assert!(checkpoints.iter().any(|path| path.ends_with(&name)), "{name}: {checkpoints:?}");
+    holds_the_best(&run, &checkpoints);
     assert!((2..=3).contains(&checkpoints.len()), "{checkpoints:?}");
     assert!(checkpoints.last().unwrap().ends_with("step-00000024"));
     // A checkpoint holds a model as any other.
@@ -541,6 +540,15 @@ fn the_newest_and_the_best_are_kept() {
     let program = Program::new();
     let run = program.train(&[&words(STEPS)[..], &["--set", "checkpoint.keep_last=0"]].concat());
     assert!(!run.join("checkpoints").exists());
+}
+
+/// Checks that the checkpoint of the epoch with the best accuracy, of several the first, is among these.
+fn holds_the_best(run: &Path, checkpoints: &[PathBuf]) {
+    let epochs = events(run, "epoch");
+    let accuracy = |epoch: &Value| number(epoch, "test_accuracy");
+    let best = epochs.iter().rev().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).unwrap();
+    let name = format!("step-{:08}", number(best, "step"));
+    assert!(checkpoints.iter().any(|path| path.ends_with(&name)), "{name}: {checkpoints:?}");
 }
 
 /// `last` is looked for where the recipe that is trained writes its runs.

@@ -95,6 +95,7 @@ impl Train {
                     AskedStart::Fresh | AskedStart::InPlace(..) => recipe.may_run()?,
                 }
                 let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
+                // Which steps send something is known with the data.
                 faults.check(recipe.workers, steps, |_| true)?;
                 job.workers(&recipe)?;
                 Ok(recipe)

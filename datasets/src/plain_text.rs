@@ -385,6 +385,31 @@ mod tests {
         assert_eq!(firsts.len(), 4);
     }
 
+    /// Blocks begin later than they lie, so that the last one before the held-out end would reach into it.
+    #[test]
+    fn no_training_block_reaches_into_the_text_that_is_held_out() {
+        // Of each block of four tokens, the number of the block.
+        let text: Vec<u8> = (0..400).map(|place| (place / 4) as u8).collect();
+        let bytes = |settings: &mut PlainText| settings.tokens = TokensOf::Bytes;
+        let data = loaded(&text, bytes).unwrap();
+        let blocks = data.train.len();
+        let data = data.hold_out(0.25, 1).unwrap();
+        let held = data.test.len();
+        assert_eq!(data.train.len(), blocks - held - 1);
+        let first = (blocks - held) as u32;
+        let of = |set: &Arc<dyn Dataset>, augment: Option<&Augment>| {
+            let all: Vec<u32> = (0..set.len() as u32).collect();
+            let batch = batch_of(&**set, &all, augment);
+            let Features::Sequences { ids, .. } = batch.features else { panic!("no text") };
+            [ids, batch.labels].concat()
+        };
+        assert_eq!(of(&data.test, None).into_iter().min(), Some(first));
+        for epoch in 1..20 {
+            let augment = Augment { seed: 3, epoch, how: Augmentation::default() };
+            assert!(of(&data.train, Some(&augment)).into_iter().all(|id| id < first), "{epoch}");
+        }
+    }
+
     #[test]
     fn a_packed_text_and_a_tokenizer_of_ones_own_are_read() {
         let plain = loaded(TEXT.as_bytes(), |_| {}).unwrap();

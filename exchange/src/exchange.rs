@@ -77,8 +77,8 @@ struct Underway {
 
 impl Exchange {
     /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
-    /// of rank, times 1/N. One whole step: [`begin`](Self::begin), every group in order,
-    /// [`finish`](Self::finish). The support of the gradient, where one is given, becomes that of
+    /// of rank, times 1/N. `turn` is the number of the step, or with local steps a [`Turn`]. One whole
+    /// step: [`begin`](Self::begin), every group in order, [`finish`](Self::finish). The support of the gradient, where one is given, becomes that of
     /// the mean.
     ///
     /// # Errors

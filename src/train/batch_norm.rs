@@ -37,8 +37,7 @@ impl Worker {
             }
             let rank = self.position.rank();
             let first = (rank * recipe.train.recalibrate + pass) * size;
-            let indices = (first..first + size).map(|index| order[index % samples]);
-            data.batch(&indices.collect::<Vec<_>>(), augment.as_ref(), &mut batch);
+            data.batch(&wrapped(&order, first, size), augment.as_ref(), &mut batch);
             // Step 0 is nobody's.
             self.replica.forward(&batch, 0..size, [0, rank as u64, pass as u64])?;
             sum.iter_mut().zip(self.statistics()?).for_each(|(sum, one)| *sum += f64::from(one));
@@ -96,5 +95,36 @@ impl Worker {
             }
         }
         self.set_statistics(&flat)
+    }
+}
+
+/// So many of the samples in this order from `first` on, and from the beginning again where it ends.
+fn wrapped(order: &[u32], first: usize, count: usize) -> Vec<u32> {
+    (first..first + count).map(|place| order[place % order.len()]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of samples that lie class after class, every pass of every rank has some of most classes, and no two have the same.
+    #[test]
+    fn passes_see_all_classes_of_a_sorted_set() {
+        let (classes, each, size) = (10, 200, 64);
+        let samples = classes * each;
+        let mut order = Vec::new();
+        Sampler::new(7, samples, 1, 0, samples).unwrap().indices(1, &mut order);
+        let mut seen = vec![false; samples];
+        for pass in 0..16 {
+            let batch = wrapped(&order, pass * size, size);
+            let mut found: Vec<u32> = batch.iter().map(|index| index / each as u32).collect();
+            found.sort_unstable();
+            found.dedup();
+            assert!(batch.len() == size && found.len() >= classes - 1, "{pass}: {found:?}");
+            for index in batch {
+                assert!(!std::mem::replace(&mut seen[index as usize], true), "{pass}: {index}");
+            }
+        }
+        assert_eq!(wrapped(&[4, 5, 6], 2, 5), [6, 4, 5, 6, 4]);
     }
 }

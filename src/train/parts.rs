@@ -80,3 +80,20 @@ impl<'a> Parts<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Source;
+    use gradwire_exchange::SchemeConfig;
+
+    /// What surrounds an own scheme is its own default, and not that of the scheme whose place it takes.
+    #[test]
+    fn an_own_scheme_brings_its_own_policy() {
+        let recipe = Source::of(["scheme=dgc", "optimizer.momentum=0"]).load().unwrap();
+        assert!(Parts::of(&recipe).policy.momentum() > 0.0);
+        let own =
+            OwnParts { scheme: Some(Arc::new(SchemeConfig::default())), ..OwnParts::default() };
+        assert_eq!(own.with(&recipe).policy, recipe.neutral_policy());
+    }
+}

@@ -193,6 +193,18 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
+    /// Whoever holds the requests of a run may ask after a worker was lost, too.
+    #[test]
+    fn what_is_asked_of_a_run_reaches_its_next_attempt() {
+        let first = Requests::default();
+        let next = first.again();
+        first.save();
+        assert_eq!(next.decide(5, false, true), Decision { save: true, stop: false });
+        assert_eq!(next.decide(6, false, true), Decision { save: false, stop: false });
+        first.stop();
+        assert!(next.stopping());
+    }
+
     #[test]
     fn other_processes_receive_the_decision_and_pass_on_what_they_are_asked() {
         let (leader, follower) = (Requests::default(), Requests::default());

@@ -10,7 +10,8 @@ use crate::{Gauge, Result, State};
 /// the bucket's length does not bound.
 pub trait Compressor: Send {
     /// Appends the message for `gradient` at `step`, which counts the bucket's exchanges from 1: steps of
-    /// the run, but for [local steps](crate::Turn). The gradient has the seat's length, and is finite unless this compressor [`checks`](Self::checks) that itself.
+    /// the run, but for [local steps](crate::Turn). The gradient has the seat's length, and is finite
+    /// unless this compressor [`checks`](Self::checks) that itself.
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded;
 
     /// Whether [`encode`](Self::encode) itself detects an element that is not finite, and then

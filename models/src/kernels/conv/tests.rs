@@ -202,6 +202,16 @@ fn many_chunks_and_wide_panels() {
     }
 }
 
+/// Lines so long that a chunk has fewer of them than the images are high, and taps.
+#[test]
+fn low_and_wide_images() {
+    for height in [1, 2, 3] {
+        let (width, inputs, outputs) = (100, 512, 2);
+        let (kernel, stride, padding) = ((3, 3), 1, 1);
+        check(&Sizes { batch: 1, height, width, inputs, outputs, kernel, stride, padding }, 3);
+    }
+}
+
 /// One image of few pixels, for tools that take their time.
 fn check_small(outputs: usize, kernel: (usize, usize), stride: usize) {
     let padding = kernel.0 / 2;
