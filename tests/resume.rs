@@ -525,10 +525,11 @@ fn damaged_checkpoints_are_passed_over_and_told() {
 fn the_newest_and_the_best_are_kept() {
     let program = Program::new();
     let best = "checkpoint.every_steps=1 checkpoint.keep_last=2 checkpoint.keep_best=true \
-                optimizer.learning_rate=30";
-    let averaged = format!("{best} average.kind=ema");
+                optimizer.learning_rate=60 seed=1";
+    let averaged = format!("{best} checkpoint.keep_last=1 average={{kind='ema',decay=0.001}}");
     let (run, averages) = undisturbed(&program, "averaged", &sets(&averaged));
     holds_the_best(&run, &averages);
+    assert_eq!(averages.len(), 2, "the best is not the last: {averages:?}");
     let (run, checkpoints) = undisturbed(&program, "out", &sets(best));
     holds_the_best(&run, &checkpoints);
     assert!((2..=3).contains(&checkpoints.len()), "{checkpoints:?}");

@@ -206,7 +206,7 @@ fn many_chunks_and_wide_panels() {
 #[test]
 fn low_and_wide_images() {
     for height in [1, 2, 3] {
-        let (width, inputs, outputs) = (100, 512, 2);
+        let (width, inputs, outputs) = (100, 512, 12);
         let (kernel, stride, padding) = ((3, 3), 1, 1);
         check(&Sizes { batch: 1, height, width, inputs, outputs, kernel, stride, padding }, 3);
     }
