@@ -89,9 +89,8 @@ impl Compressor {
         counts_from_one(step)?;
         let array = arrays::readable(array)?;
         let values = array.as_slice().map_err(PyErr::from)?;
-        let message = py.detach(|| {
-            self.with(values.len(), |fitted| fitted.encode(self.rank, values, step))
-        });
+        let message =
+            py.detach(|| self.with(values.len(), |fitted| fitted.encode(self.rank, values, step)));
         Ok(PyBytes::new(py, &message.map_err(Refused::into_exception)?))
     }
 
@@ -103,9 +102,7 @@ impl Compressor {
         message: PyBackedBytes,
         length: usize,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        let values = py.detach(|| {
-            self.with(length, |fitted| fitted.decode(&message))
-        });
+        let values = py.detach(|| self.with(length, |fitted| fitted.decode(&message)));
         Ok(PyArray1::from_vec(py, values.map_err(Refused::into_exception)?))
     }
 
@@ -120,9 +117,8 @@ impl Compressor {
     ) -> PyResult<()> {
         let mean = arrays::readable(mean)?;
         let mean = mean.as_slice().map_err(PyErr::from)?;
-        let learnt = py.detach(|| {
-            self.with(mean.len(), |fitted| fitted.learn(&messages, mean, step))
-        });
+        let learnt =
+            py.detach(|| self.with(mean.len(), |fitted| fitted.learn(&messages, mean, step)));
         learnt.map_err(Refused::into_exception)
     }
 
