@@ -10,13 +10,14 @@ use std::sync::LazyLock;
 use gradwire_exchange::SchemeConfig;
 use libfuzzer_sys::fuzz_target;
 
-static SCHEMES: LazyLock<Vec<SchemeConfig>> = LazyLock::new(|| match std::env::var("GRADWIRE_SCHEME") {
-    Ok(name) => {
-        let schemes = hostile::specimens(&name);
-        assert!(!schemes.is_empty(), "there is no scheme {name}");
-        schemes
-    }
-    Err(_) => SchemeConfig::codecs(),
-});
+static SCHEMES: LazyLock<Vec<SchemeConfig>> =
+    LazyLock::new(|| match std::env::var("GRADWIRE_SCHEME") {
+        Ok(name) => {
+            let schemes = hostile::specimens(&name);
+            assert!(!schemes.is_empty(), "there is no scheme {name}");
+            schemes
+        }
+        Err(_) => SchemeConfig::codecs(),
+    });
 
 fuzz_target!(|bytes: &[u8]| hostile::message(&SCHEMES, bytes));
