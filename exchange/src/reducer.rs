@@ -110,7 +110,7 @@ pub struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// The step, which counts from 1.
+    /// The step, which counts the bucket's exchanges from 1: steps of the run, but for [local steps](crate::Turn).
     pub fn step(&self) -> u64 {
         self.step
     }

@@ -5,10 +5,10 @@
 mod common;
 
 use common::{COMPRESSED, Echo, OWNED, Ran, Random, Trial, bits, half, parameters, topk, wirings};
-use gradwire_exchange::schemes::signsgd;
+use gradwire_exchange::schemes::{randomk, signsgd};
 use gradwire_exchange::{
-    Bucketing, Built, Collective, Error, Exchange, Gradient, Rule, Scheme, SchemeConfig, State,
-    Support, Topology, Turn,
+    Bucketing, Collective, Error, Exchange, Gradient, Rule, Scheme, SchemeConfig, State, Support,
+    Topology, Turn,
 };
 
 const LENGTH: usize = Trial::LENGTH;
@@ -57,14 +57,12 @@ fn compressors_count_exchanges_and_not_steps() {
         let mut trial = Trial::new(&scheme, Topology::Allgather);
         trial.policy.warmup_steps = Some(0);
         trial.policy.measure_every = None;
-        if matches!(scheme.build(&common::seat(4)), Built::Reducer(_)) {
-            continue;
-        }
         let run = |apart: u64| {
-            trial.over(2, |rank, mut exchange| {
+            trial.over(3, |rank, mut exchange| {
                 let mut means = Vec::new();
                 for turn in 1..=40 {
                     let mut gradient = Trial::gradient(rank, turn);
+                    gradient.iter_mut().step_by(5).for_each(|value| *value = 0.0);
                     let turn =
                         Turn { step: apart * turn, exchange: turn, before: apart * (turn - 1) };
                     let traffic = exchange.allreduce(turn, &mut gradient).unwrap();
@@ -493,6 +491,55 @@ fn residuals_of_both_ways_are_rescaled() {
                 assert_eq!(of(&after), quarter, "{residual}");
             }
         });
+    }
+}
+
+/// What a scheme has learnt follows as well: in another unit means are the same in that unit. Of schemes that have a
+/// unit of their own, such as a threshold, this holds of no run.
+#[test]
+fn what_was_learnt_is_rescaled() {
+    let mut checked = 0;
+    for trial in Trial::each(&SchemeConfig::specimens(), &[Topology::Allgather.into(), OWNED]) {
+        // From the step after `at` on everything is an eighth.
+        let run = |at: u64| {
+            trial.over(3, |rank, mut exchange| {
+                let mut means = Vec::new();
+                for step in 1..=30 {
+                    let unit = if step > at { 0.125 } else { 1.0 };
+                    let mut gradient = Trial::gradient(rank, step);
+                    gradient.iter_mut().for_each(|value| *value *= unit);
+                    exchange.allreduce(step, &mut gradient).unwrap();
+                    means.extend(gradient.iter().map(|value| value / unit));
+                    if step == at {
+                        exchange.rescale(0.125);
+                    }
+                }
+                bits(&means)
+            })
+        };
+        let (never, always) = (run(30), run(0));
+        if never == always {
+            assert!(run(15) == never, "{trial:?}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 60, "{checked}");
+}
+
+/// Both ways draw the same elements, and only the first one scales them up.
+#[test]
+fn drawn_elements_are_scaled_once() {
+    let unbiased = randomk::Config {
+        ratio: 0.1.into(),
+        unbiased: true,
+        feedback: false,
+        ..Default::default()
+    };
+    let scheme = SchemeConfig::Randomk(unbiased);
+    let exact = Trial::new(&scheme, Topology::Server).run(3);
+    for wiring in [COMPRESSED, OWNED] {
+        let compressed = Trial::new(&scheme, wiring).run(3);
+        assert_eq!(compressed[0].means, exact[0].means, "{wiring:?}");
     }
 }
 

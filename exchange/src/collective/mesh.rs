@@ -14,6 +14,10 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::wire::Fault;
 use crate::{Error, Result};
 
+/// Of waiting for messages, what is counted at once. A process that was stopped meanwhile, as by Ctrl-Z, has waited no
+/// longer than that: the clock goes on without it.
+const SLICE: Duration = Duration::from_secs(1);
+
 /// One rank's end of a [`mesh()`].
 #[derive(Debug)]
 struct Mesh {
@@ -169,17 +173,18 @@ impl Mailbox {
         timeout: Duration,
         mine: &Payload,
     ) -> Result<Vec<Payload>, Missing> {
-        let start = Instant::now();
+        let mut left = timeout;
         let mut messages = self.lock();
         while let Some(lacking) = messages.lacking(self.owner) {
-            let left = timeout.saturating_sub(start.elapsed());
             let silent = left.is_zero().then_some(Missing::Silent(lacking));
             if let Some(why) = messages.lost(self.owner).or(silent) {
                 messages.awaited = false;
                 return Err(why);
             }
-            let waited = self.changed.wait_timeout(messages, left);
+            let (began, slice) = (Instant::now(), left.min(SLICE));
+            let waited = self.changed.wait_timeout(messages, slice);
             messages = waited.unwrap_or_else(PoisonError::into_inner).0;
+            left -= began.elapsed().min(slice);
         }
         messages.awaited = false;
         let queues = messages.queues.iter_mut();

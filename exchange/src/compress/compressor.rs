@@ -72,6 +72,10 @@ pub trait Compressor: Send {
     /// because every rank is given the same.
     fn commit(&mut self, _end: &StepEnd<'_>) {}
 
+    /// Gradients come in another unit from now on, `factor` times as large: whatever lasts and is in their unit is
+    /// multiplied by it.
+    fn rescale(&mut self, _factor: f32) {}
+
     /// [`learn_from_messages`](Self::learn_from_messages) and [`commit`](Self::commit), for a step
     /// that cannot fail any more: for whoever drives a compressor without an exchange.
     ///

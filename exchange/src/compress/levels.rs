@@ -7,7 +7,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4·blocks | the blocks' scales, f32, finite and not negative |
-//! | ⌈n·w/8⌉ | codes of w = 1 + ⌈log2(levels + 1)⌉ bits (`wire/codes.rs`) |
+//! | ⌈n·w/8⌉ | codes of w = 1 + ⌈log2(levels + 1)⌉ bits (`wire/codes.rs`); TernGrad has trits in their place |
 
 use serde::{Deserialize, Serialize};
 

@@ -41,6 +41,8 @@ pub struct Seat {
     pub seed: u64,
     /// Exchanges that the run is planned to have, where that is known.
     pub steps: Option<u64>,
+    /// Whether it is a server's, or that of an owner of shards: what it compresses is the mean of decoded messages.
+    pub of_means: bool,
 }
 
 impl Seat {
@@ -54,6 +56,7 @@ impl Seat {
             bucket: 0,
             seed,
             steps: None,
+            of_means: false,
         }
     }
 }

@@ -171,10 +171,12 @@ impl Exchange {
         (0..self.groups.len()).map(|group| self.leg(group, Operation::Messages).dense_bytes).sum()
     }
 
-    /// Multiplies the residual, that of a compressed downlink too, and with momentum correction the velocity, by
-    /// `factor`: from now on the same vectors are given in another unit, such as in steps of the weights where it was
-    /// gradients.
+    /// Multiplies the residual, that of a compressed downlink too, with momentum correction the velocity, and what
+    /// compressors have learnt in that unit, by `factor`: from now on the same vectors are given in another unit, such
+    /// as in steps of the weights where it was gradients.
     pub fn rescale(&mut self, factor: f32) {
+        let codecs = self.member.buckets.iter_mut().filter_map(Bucket::codec_mut);
+        codecs.for_each(|codec| codec.rescale(factor));
         if let Some(feedback) = &mut self.member.feedback {
             feedback.rescale(factor);
         }

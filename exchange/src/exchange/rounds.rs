@@ -78,7 +78,7 @@ impl Exchange {
         round: u8,
         gradient: &mut [f32],
     ) -> Result<bool> {
-        let StepContext { rank, world_size, step, .. } = context;
+        let StepContext { rank, world_size, exchange, .. } = context;
         let mut again = false;
         for number in reduced {
             let due = self.member.feedback.as_mut().map(Feedback::due_mut);
@@ -90,7 +90,7 @@ impl Exchange {
             mail.clear_posts();
             let due = due.map(|due| &mut due[range.clone()]);
             let mut values = BucketGradient::new(&mut gradient[range.clone()], due);
-            let mut turn = Round { step, number: round, rank, world_size, mail };
+            let mut turn = Round { step: exchange, number: round, rank, world_size, mail };
             match reducer.reduce(&mut values, &mut turn)? {
                 Next::Again => again = true,
                 Next::Done => {

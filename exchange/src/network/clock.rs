@@ -162,7 +162,7 @@ impl Hands {
             both.for_each(|(now, through)| *now = now.max(through));
         }
         if delay > 0 && groups > 0 {
-            self.beside = Some((step + delay, exchange));
+            self.beside = Some((step.saturating_add(delay), exchange));
         }
         self.last() - began
     }

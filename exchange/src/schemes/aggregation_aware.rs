@@ -226,6 +226,10 @@ impl Compressor for AggregationAware {
         self.note_union(end.step, end.ranks, end.mean.len());
     }
 
+    fn rescale(&mut self, factor: f32) {
+        self.memory.sums.iter_mut().for_each(|sum| *sum *= factor);
+    }
+
     fn reads_ranges(&self) -> bool {
         true
     }

@@ -23,7 +23,8 @@
 //! The shared levels, and the moving average of the statistic behind them.
 //!
 //! # Where we differ
-//! Blocks are divided by their largest magnitude (the paper allows any norm; its runs take the L2
+//! The paper's levels are a sign and a magnitude, of which zero is one; ours have no zero, as in its authors' code, so
+//! that a zero arrives as the smallest level of either sign. Blocks are divided by their largest magnitude (the paper allows any norm; its runs take the L2
 //! norm of 8192 elements), so that the end levels are reached. The mixture has 16 components: the
 //! blocks whose deviations lie within the same half octave, instead of up to a few hundred sampled
 //! blocks. The descent starts from uniform and from exponential levels and keeps the better end.

@@ -385,6 +385,10 @@ impl Compressor for Casq {
         Ok(())
     }
 
+    fn rescale(&mut self, factor: f32) {
+        self.shared.iter_mut().flatten().for_each(|centre| *centre *= factor);
+    }
+
     fn commit(&mut self, _end: &StepEnd<'_>) {
         if let Some(received) = self.received.take() {
             let centres = &received[..self.config.clusters()];

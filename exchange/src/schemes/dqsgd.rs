@@ -229,6 +229,10 @@ impl Scheme for Config {
         }
     }
 
+    fn spans_the_run(&self) -> bool {
+        self.horizon.is_none()
+    }
+
     fn build(&self, seat: &Seat) -> Built {
         Built::codec(Dqsgd {
             controller: Controller::new(self, self.course(seat.steps)),
@@ -349,6 +353,10 @@ impl Compressor for Dqsgd {
 
     fn commit(&mut self, end: &StepEnd<'_>) {
         self.controller.note(end.step, floats::norm(end.mean), self.spent);
+    }
+
+    fn rescale(&mut self, factor: f32) {
+        self.controller.rescale(factor.into());
     }
 
     fn save(&self, state: &mut State) {

@@ -53,6 +53,7 @@ macro_rules! schemes {
             delegates {
                 fn properties(&self) -> Properties;
                 fn default_policy(&self) -> Policy;
+                fn spans_the_run(&self) -> bool;
                 fn validate(&self) -> Result<()>;
                 fn plain(&self) -> bool;
                 fn build(&self, seat: &Seat) -> Built;

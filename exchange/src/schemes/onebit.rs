@@ -17,7 +17,8 @@
 //!
 //! # Where we differ
 //! The paper has a pair of means for each column of a weight matrix. A bucket knows no columns:
-//! blocks of 512 elements stand for them, 1.125 bits in all.
+//! blocks of 512 elements stand for them, 1.125 bits in all. The paper's nodes quantise the sums on the way back too, with
+//! a residual of their own; here that is the topology `server` or `sharded` with `downlink = "compressed"`.
 use crate::compress::levels::{self, stretch, take_scales};
 use crate::compress::signs;
 use crate::compress::{Built, Compressor, Encoded, Law, Properties, Seat, Soundness};

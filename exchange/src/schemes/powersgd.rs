@@ -45,8 +45,8 @@
 //! the same P̂ if numbers were exact: column j of P changes by a multiple of itself and of those
 //! before it. It divides zero columns by zero unless told to add a number to their norms. Where it
 //! does not compress, it leaves a rank's gradient less the mean in the residual, which is zero on
-//! average; ours is zero. It starts after ten steps where we start with the first, and takes a rank of
-//! 1 where we take 4.
+//! average; ours is zero. It starts after 1,000 steps where we start with the first, and takes a rank
+//! of 1 where we take 4.
 
 use std::ops::Range;
 

@@ -28,6 +28,7 @@
 //! asks for a step size that is small against that delay: ResNet-20 at ratio 0.01 and learning rate
 //! 0.1 diverges with an optimizer's momentum of 0.9 and learns without (`optimizer.momentum = 0`,
 //! as in published experiments), or with a ratio that falls from large to small.
+use crate::compress::moments::largest;
 use crate::compress::ratio::Ratio;
 use crate::compress::scheme::require;
 use crate::compress::values::{Arriving, Coding, QsgdValues, Sender, Values};
@@ -210,13 +211,15 @@ impl Compressor for Randomk {
         self.key = Stream::shared(&self.seat, step).key();
         self.positions.clear();
         draw(self.key, k, n, |position| self.positions.push(position));
-        let scale = if self.config.unbiased { n as f32 / k.max(1) as f32 } else { 1.0 };
+        // A mean is zero but at these positions, where ranks have scaled it.
+        let scaled = self.config.unbiased && !self.seat.of_means;
+        let scale = if scaled { n as f32 / k.max(1) as f32 } else { 1.0 };
         // A message that is to be thrown away has finite numbers too.
         let finite = |value: f32| value.clamp(f32::MIN, f32::MAX);
         let values =
             self.positions.iter().map(|position| finite(gradient[*position as usize] * scale));
-        let too_large =
-            self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED);
+        // By the whole gradient: by what is drawn, a large element would come more often unscaled.
+        let too_large = scaled && largest(gradient) * scale > MOST_SCALED;
         put_count(k as u32, out);
         out.extend_from_slice(&self.key.to_le_bytes());
         self.sender.send(&self.positions, values, step, out);

@@ -29,6 +29,11 @@ pub trait Scheme: Send + Sync {
         Policy::default()
     }
 
+    /// Whether it plans over the length of the run, so that in a longer run its steps would have been others.
+    fn spans_the_run(&self) -> bool {
+        false
+    }
+
     /// Checks the settings by themselves.
     ///
     /// # Errors

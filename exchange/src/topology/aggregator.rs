@@ -220,8 +220,10 @@ impl Aggregator {
         }
     }
 
-    /// Multiplies the residual by `factor`: means are given in another unit from now on.
+    /// Multiplies the residual, and what was learnt, by `factor`: means are given in another unit from now on.
     pub(super) fn rescale(&mut self, factor: f32) {
+        let codecs = self.buckets.iter_mut().filter_map(Bucket::codec_mut);
+        codecs.for_each(|codec| codec.rescale(factor));
         if let Some(feedback) = &mut self.feedback {
             feedback.rescale(factor);
         }

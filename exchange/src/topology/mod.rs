@@ -139,7 +139,8 @@ impl Topology {
     pub fn named(text: &str) -> Option<Topology> {
         let group = |text: &str| text.strip_prefix("two-level of ")?.parse().ok();
         let plain = Self::ALL.iter().copied().find(|topology| topology.to_string() == text);
-        plain.or_else(|| group(text).map(|group| Topology::TwoLevel { group }))
+        let of = |group| Topology::TwoLevel { group };
+        plain.or_else(|| group(text).filter(|group| *group >= 2).map(of))
     }
 
     /// Ranks that speak as one.
@@ -329,7 +330,8 @@ impl Setup<'_> {
             let shapes = held.iter().map(|parameter| parameter.shape.clone()).collect();
             let length = range.range.len();
             let Run { seed, steps } = self.run;
-            let seat = Seat { length, parameters, shapes, rank, bucket, seed, steps };
+            let of_means = rank == self.world_size;
+            let seat = Seat { length, parameters, shapes, rank, bucket, seed, steps, of_means };
             let scheme = range.rule.map_or(self.scheme, |rule| &self.policy.rules[rule].scheme);
             let plain = range.dense || scheme.plain() || length == 0;
             let built = if plain { Built::Plain } else { scheme.build(&seat) };
@@ -363,6 +365,7 @@ mod tests {
         }
         assert_eq!(Topology::default(), Topology::Allgather);
         assert_eq!(Topology::named("two-level of 7"), Some(Topology::TwoLevel { group: 7 }));
+        assert_eq!(Topology::named("two-level of 0"), None, "a record that says so is damaged");
         for wrong in ["star", "two-level", "two-level of x"] {
             assert_eq!(Topology::named(wrong), None);
         }

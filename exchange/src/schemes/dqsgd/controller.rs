@@ -118,6 +118,14 @@ impl Controller {
         level.clamp(levels(self.config.min_bits), levels(self.config.max_bits) / first)
     }
 
+    /// Norms are `factor` times as large from now on; a k that was solved for gives them the same bits.
+    pub(super) fn rescale(&mut self, factor: f64) {
+        self.norms.iter_mut().chain([&mut self.norm]).for_each(|norm| *norm *= factor);
+        if self.solved && factor > 0.0 {
+            self.k /= factor;
+        }
+    }
+
     fn clamped(&self, bits: f64) -> f64 {
         bits.clamp(f64::from(self.config.min_bits), f64::from(self.config.max_bits))
     }
