@@ -9,6 +9,7 @@ use parquet::record::{Field, Row};
 use crate::error::{Error, Result};
 use crate::images::SIDE;
 use crate::normalisation::CHANNELS;
+use crate::open::parquet::guarded;
 
 /// Images in a column `img` of PNG files and their `labels`, as CIFAR records.
 pub(crate) fn images(
@@ -51,6 +52,15 @@ pub(crate) fn texts(repository: &'static str, split: &[Box<dyn FileReader>]) -> 
 
 /// Calls `each` with every row of all files, in order.
 fn rows(
+    repository: &'static str,
+    split: &[Box<dyn FileReader>],
+    each: impl FnMut(&Row) -> std::result::Result<(), String>,
+) -> Result<()> {
+    let broken = |problem: &str| converted(repository, problem);
+    guarded(broken, || unguarded_rows(repository, split, each))
+}
+
+fn unguarded_rows(
     repository: &'static str,
     split: &[Box<dyn FileReader>],
     mut each: impl FnMut(&Row) -> std::result::Result<(), String>,

@@ -159,28 +159,35 @@ impl Place {
 
     /// The contents of `path`, which may have at most `limit` bytes and should hold `expected`.
     pub(crate) fn read(&self, path: &Path, limit: u64, expected: &str) -> Result<Vec<u8>> {
-        let failed = |cause: std::io::Error| match cause.kind() {
+        let contents = bounded(path, limit, |cause| match cause.kind() {
             ErrorKind::NotFound => self.missing(path.to_owned(), expected.to_owned()),
             _ => Error::read(path)(cause),
-        };
-        let file = fs::File::open(path).map_err(failed)?;
-        let bytes = file.metadata().map_err(failed)?.len();
-        if bytes > limit {
-            return Err(too_large(path, bytes, limit));
-        }
-        let mut contents = Vec::with_capacity(bytes as usize);
-        // What is not a plain file may hold more than its size says.
-        file.take(limit + 1).read_to_end(&mut contents).map_err(failed)?;
-        let bytes = contents.len() as u64;
-        match bytes {
-            0 => Err(empty(path, expected)),
-            _ if bytes > limit => Err(too_large(path, bytes, limit)),
-            _ => Ok(contents),
-        }
+        })?;
+        if contents.is_empty() { Err(empty(path, expected)) } else { Ok(contents) }
     }
 
     fn missing(&self, path: PathBuf, expected: String) -> Error {
         Error::Missing { path, expected, fetch: self.fetch, folder: self.folder }
+    }
+}
+
+/// The contents of `path`, refused where they have more than `limit` bytes; `failed` says what an error means.
+pub(crate) fn bounded(
+    path: &Path,
+    limit: u64,
+    failed: impl Fn(std::io::Error) -> Error,
+) -> Result<Vec<u8>> {
+    let file = fs::File::open(path).map_err(&failed)?;
+    let bytes = file.metadata().map_err(&failed)?.len();
+    if bytes > limit {
+        return Err(too_large(path, bytes, limit));
+    }
+    let mut contents = Vec::with_capacity(bytes as usize);
+    // What is not a plain file may hold more than its size says.
+    file.take(limit + 1).read_to_end(&mut contents).map_err(failed)?;
+    match contents.len() as u64 {
+        bytes if bytes > limit => Err(too_large(path, bytes, limit)),
+        _ => Ok(contents),
     }
 }
 
@@ -244,12 +251,15 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<()> {
     })
 }
 
-/// As [`write`], for each of `files`, unless one of them is there with other contents: then
-/// [`Error::InTheWay`], and nothing is written.
+/// As [`write`], for each of `files`, unless one of them is there with other contents, or cannot be
+/// read: then [`Error::InTheWay`] or [`Error::Read`], and nothing is written.
 pub(crate) fn create<C: AsRef<[u8]>>(files: &[(PathBuf, C)]) -> Result<()> {
     for (path, contents) in files {
-        if fs::read(path).is_ok_and(|found| found != contents.as_ref()) {
-            return Err(Error::InTheWay { path: path.clone() });
+        match fs::read(path) {
+            Ok(found) if found == contents.as_ref() => {}
+            Ok(_) => return Err(Error::InTheWay { path: path.clone() }),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => {}
+            Err(cause) => return Err(Error::read(path)(cause)),
         }
     }
     files.iter().try_for_each(|(path, contents)| write(path, contents.as_ref()))
@@ -346,6 +356,18 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert!(matches!(write(&path.join("below-a-file"), b"x"), Err(Error::Write { .. })));
+    }
+
+    /// What cannot be read may be anyone's: here a link to itself, which a rename would replace.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let [free, taken] = ["free", "taken"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink(&taken, &taken).unwrap();
+        let created = create(&[(free.clone(), b"one"), (taken.clone(), b"one")]);
+        assert!(matches!(created, Err(Error::Read { .. })), "{created:?}");
+        assert!(!free.exists() && taken.is_symlink());
     }
 
     #[test]

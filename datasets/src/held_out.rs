@@ -22,7 +22,7 @@ impl Data {
         let held = (share * len as f64).round() as usize;
         let is_text = matches!(self.train.shape(), Shape::Sequence { .. });
         let gap = usize::from(is_text);
-        if held < 1 || held + gap >= len {
+        if held < 1 || held >= len.saturating_sub(gap) {
             let problem = format!("of {len} training samples that leaves none on one side");
             return Err(Error::setting("samples.validation", &share, problem));
         }

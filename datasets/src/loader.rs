@@ -12,6 +12,9 @@ use crate::sync::mpsc::{
 };
 use crate::sync::thread::{self, JoinHandle};
 
+/// Of waiting for a batch, what is counted at once: no more of it counts when the process is stopped meanwhile.
+const SLICE: Duration = Duration::from_secs(1);
+
 /// Which batches a [`Loader`] fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
@@ -108,14 +111,18 @@ impl Loader {
             Err(TryRecvError::Disconnected) => return Err(self.ended()),
             Err(TryRecvError::Empty) => {}
         }
-        let start = Instant::now();
-        match filled.recv_timeout(self.patience) {
-            Ok(loaded) => Ok(Loaded { waited: start.elapsed(), ..loaded }),
-            Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(self.failed(format_args!("has filled no batch for {:?}", self.patience)))
+        let (start, mut left) = (Instant::now(), self.patience);
+        while !left.is_zero() {
+            let (began, slice) = (Instant::now(), left.min(SLICE));
+            match filled.recv_timeout(slice) {
+                Ok(loaded) => return Ok(Loaded { waited: start.elapsed(), ..loaded }),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+                Err(RecvTimeoutError::Timeout) => left -= began.elapsed().min(slice),
             }
         }
+        // A thread that waits for a disk that does not answer would never be waited for to the end.
+        self.thread = None;
+        Err(self.failed(format_args!("has filled no batch for {:?}", self.patience)))
     }
 
     /// Gives a used batch back, so that its buffers are filled again.

@@ -16,7 +16,9 @@ use crate::open::idx;
 use crate::open::parquet::{Cell, Parquet};
 use crate::open::pictures::{ClassFolders, Pictures, class_names, parts};
 use crate::open::table::{self, Column, Columns, TextTable};
-use crate::open::{contents, entries, file_name, in_order, named, picture, rows, unpacked};
+use crate::open::{
+    LARGEST, contents, entries, file_name, in_order, named, picture, rows, unpacked,
+};
 use crate::plain_text::PlainText;
 use crate::survey::grouped;
 
@@ -265,7 +267,7 @@ const ROWS: u64 = 5000;
 /// A table of texts, whose columns are guessed by their names, or else by what stands in them.
 fn table(file: &Path, test: Option<&Path>) -> Result<Found> {
     let (packed, _) = contents(file)?;
-    let bytes = unpacked(packed, 16 << 30).map_err(Error::read(file))?;
+    let bytes = unpacked(file, packed, LARGEST)?;
     let dialect = rows::Dialect { delimiter: table::delimiter(file, &bytes), quotes: true };
     let mut some: Vec<Vec<String>> = Vec::new();
     rows::each(file, &bytes, dialect, |row| {

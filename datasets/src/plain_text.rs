@@ -1,9 +1,9 @@
 //! A plain text to continue: blocks of tokens, each token with the one after it as its label.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
@@ -166,7 +166,9 @@ impl DatasetDefinition for PlainText {
                 return Err(Error::setting(field, &path.display(), problem));
             }
             let tokens = ids.len();
-            ids.truncate(limit.map_or(tokens, |limit| limit.saturating_mul(self.length) + 1));
+            ids.truncate(
+                limit.map_or(tokens, |limit| limit.saturating_mul(self.length).saturating_add(1)),
+            );
             Ok((Blocks { ids, length: self.length, names: names.clone() }, tokens))
         };
         let Selection { train: most, test: most_tested, .. } = reading.samples;
@@ -232,17 +234,7 @@ fn read(path: &Path, field: &'static str) -> Result<Text> {
         }
         _ => Error::read(path)(cause),
     };
-    let bytes = fs::metadata(path).map_err(failed)?.len();
-    if bytes > LIMIT {
-        return Err(files::too_large(path, bytes, LIMIT));
-    }
-    let mut contents = Vec::new();
-    let file = fs::File::open(path).map_err(failed)?;
-    io::Read::read_to_end(&mut io::Read::take(file, LIMIT), &mut contents).map_err(failed)?;
-    let contents = unpacked(contents, LIMIT).map_err(failed)?;
-    if contents.len() as u64 > LIMIT {
-        return Err(files::too_large(path, contents.len() as u64, LIMIT));
-    }
+    let contents = unpacked(path, files::bounded(path, LIMIT, failed)?, LIMIT)?;
     if contents.is_empty() {
         return Err(files::empty(path, "a text"));
     }
@@ -317,6 +309,8 @@ impl Dataset for Blocks {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::augment::Augmentation;
     use crate::dataset::batch_of;
@@ -369,6 +363,9 @@ mod tests {
         let all = loaded(TEXT.as_bytes(), |_| {}).unwrap();
         let first = |data: &Data| batch_of(&*data.train, &[0, 1, 2], None);
         assert_eq!(first(&data), first(&all));
+        let most = Selection { train: Some(usize::MAX), ..Selection::default() };
+        let data = selected(TEXT.as_bytes(), most, |_| {}).unwrap();
+        assert_eq!(data.train.len(), all.train.len());
     }
 
     #[test]
@@ -393,6 +390,7 @@ mod tests {
         let bytes = |settings: &mut PlainText| settings.tokens = TokensOf::Bytes;
         let data = loaded(&text, bytes).unwrap();
         let blocks = data.train.len();
+        assert!(data.clone().hold_out(f64::INFINITY, 1).is_err());
         let data = data.hold_out(0.25, 1).unwrap();
         let held = data.test.len();
         assert_eq!(data.train.len(), blocks - held - 1);

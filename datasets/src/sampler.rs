@@ -91,7 +91,7 @@ impl Sampler {
     /// the epoch; steps before them are not to be asked for any more.
     ///
     /// # Errors
-    /// [`Error::Setting`] when `epoch` is 0 or no sample is left.
+    /// [`Error::Setting`] when `epoch` is 0 or too large for its steps to be counted, or no sample is left.
     pub fn continue_at(&mut self, epoch: u64, position: usize) -> Result<u64> {
         if epoch == 0 {
             return Err(Error::setting("epoch", &0, "must be at least 1"));
@@ -102,8 +102,14 @@ impl Sampler {
         }
         let steps = self.steps_per_epoch();
         let left = (self.len - position).div_ceil(self.global_batch()) as u64;
+        let before = (epoch - 1).checked_mul(steps);
+        let first = before.and_then(|before| before.checked_add(steps - left + 1));
+        let first = first.ok_or_else(|| {
+            let problem = format!("with {steps} steps in each, its steps cannot be counted");
+            Error::setting("epoch", &epoch, problem)
+        })?;
         self.begun = Some(Begun { epoch, position, before: (steps - left) as usize });
-        Ok((epoch - 1) * steps + (steps - left) + 1)
+        Ok(first)
     }
 
     /// The rank whose share this is.
@@ -194,7 +200,7 @@ impl Iterator for Shard {
             .take(self.batch)
             .map(|index| index as u32)
             .collect();
-        self.next += indices.len() * self.world_size;
+        self.next = self.next.saturating_add(indices.len().saturating_mul(self.world_size));
         (!indices.is_empty()).then_some(indices)
     }
 }
@@ -295,6 +301,14 @@ mod tests {
         let first = share(&mut sampler, 1);
         assert_eq!(later, share(&mut sampler, 20));
         assert_eq!(first, share(&mut Sampler::new(3, 100, 2, 1, 8).unwrap(), 1));
+    }
+
+    #[test]
+    fn numbers_at_their_ends_do_not_wrap() {
+        let mut sampler = Sampler::new(3, 100, 1, 0, 8).unwrap();
+        let error = sampler.continue_at(u64::MAX, 8).unwrap_err().to_string();
+        assert!(error.contains("`epoch` is 18446744073709551615"), "{error}");
+        assert_eq!(Shard::new(3, usize::MAX, 1, 2).collect::<Vec<_>>(), [[1]]);
     }
 
     #[test]

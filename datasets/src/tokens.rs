@@ -109,7 +109,9 @@ impl Tokens {
             Ok(Kept::Characters(all)) => Self::characters(&all, usize::MAX),
             Ok(Kept::Bytes(256)) => Ok(Self::bytes()),
             _ => {
-                let tokenizer = Tokenizer::from_str(json).map_err(Error::vocabulary)?;
+                let mut tokenizer = Tokenizer::from_str(json).map_err(Error::vocabulary)?;
+                // What cuts or fills single texts would do so to every piece of a long one.
+                tokenizer.with_truncation(None).map_err(Error::vocabulary)?.with_padding(None);
                 let tokens = Self(TokenKind::Learned(Box::new(tokenizer)));
                 if tokens.len() > LARGEST_VOCABULARY {
                     let last = tokens.len() - 1;
@@ -273,6 +275,24 @@ mod tests {
             assert_ne!(hostile, json);
             let error = Tokens::from_json(&hostile).err().unwrap().to_string();
             assert!(error.contains("at most 1048576 tokens"), "{error}");
+        }
+    }
+
+    /// What a `tokenizer.json` says of single texts: 10^12 tokens would be made room for.
+    #[test]
+    fn a_text_is_neither_cut_nor_filled() {
+        let [_, _, learned] = kinds(TEXT);
+        let json = learned.to_json().unwrap();
+        let truncation = r#""truncation":{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":5}"#;
+        let padding = r#""padding":{"strategy":{"Fixed":1000000000000},"direction":"Right","pad_to_multiple_of":null,"pad_id":0,"pad_type_id":0,"pad_token":"!"}"#;
+        for (absent, present) in
+            [(r#""truncation":null"#, truncation), (r#""padding":null"#, padding)]
+        {
+            let other = json.replace(absent, present);
+            assert_ne!(other, json);
+            let other = Tokens::from_json(&other).unwrap();
+            assert_eq!(other.encode(TEXT).unwrap(), learned.encode(TEXT).unwrap());
+            assert_eq!(other.to_json().unwrap(), json);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The hub: files listed and downloaded on a thread of their own, so that waiting is bounded.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,9 @@ use hf_hub::{HFClient, HFError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::source::{Progress, Source};
+use crate::convert::converted;
 use crate::error::{Error, Result};
+use crate::open::parquet::opened;
 
 /// Where the hub keeps the Parquet form of every data set.
 const REVISION: &str = "refs/convert/parquet";
@@ -105,10 +107,17 @@ fn download_all(
         .map(|file| file.rfilename)
         .filter(|name| name.ends_with(".parquet"))
         .collect();
+    // The client joins them to the cache's folder.
+    if let Some(name) = names.iter().find(|name| !stays_inside(name)) {
+        let problem = format!("the name of its file {name:?} leads out of its folder");
+        return Err(hub_error(source, problem));
+    }
     for name in &names {
         let report = DownloadListener { file: name.clone(), news: news.clone() };
         let download = repository.download_file().filename(name).revision(REVISION);
-        download.progress(report).send().map_err(failed)?;
+        let path = download.progress(report).send().map_err(failed)?;
+        let contents = std::fs::read(&path).map_err(Error::read(&path))?;
+        opened(&path, contents).map_err(|error| converted(source.repository(), error))?;
     }
     // All in the cache now: this opens the files, in the same order.
     let files = from_hub(&client, source.repository().to_owned()).map_err(|error| match error {
@@ -119,6 +128,11 @@ fn download_all(
         return Err(hub_error(source, "the data set was changed meanwhile; try again"));
     }
     Ok(names.into_iter().zip(files).collect())
+}
+
+/// Whether a path leads to nothing outside the folder that it is joined to.
+fn stays_inside(name: &str) -> bool {
+    Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Which files are the training and which the test set, by their names:

@@ -249,6 +249,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_outside_of_the_cache_is_refused() {
+        for name in ["../../../train/0000.parquet", "/tmp/gradwire/train/0000.parquet"] {
+            let dir = tempfile::tempdir().unwrap();
+            let endpoint = serve("fancyzhx/ag_news", HashMap::from([(name.into(), Vec::new())]));
+            let hub = Hub { place: Some((endpoint, dir.path().join("cache"))), ..Hub::default() };
+            let error = fetch_from(&hub, source("ag-news"), dir.path(), &mut |_| {}).unwrap_err();
+            let message = error.to_string();
+            assert!(message.contains(name) && message.contains("leads out of"), "{message}");
+        }
+    }
+
+    #[test]
     fn another_number_of_records_is_not_the_data_set() {
         let dir = tempfile::tempdir().unwrap();
         let few: Vec<Box<dyn FileReader>> = vec![made::open(&made::texts(&news(8)))];

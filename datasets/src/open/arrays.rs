@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use image::DynamicImage;
 use rayon::prelude::*;
 
-use super::{Part, RawValues, Read, Resize, idx, npz, numbered, picture};
+use super::{LARGEST, Part, RawValues, Read, Resize, idx, npz, numbered, picture};
 use crate::definition::{
     About, DEFAULT_DIR, Data, DatasetDefinition, Form, Reading, Selection, check_count,
 };
@@ -113,14 +113,6 @@ impl Arrays {
         };
         let ReadArrays { train, test, files, warning } = found;
         let unfit = |problem: String| Error::unfit(&self.path, problem);
-        for (name, set) in [("training", Some(&train)), ("testing", test.as_ref())] {
-            let Some((images, labels)) = set else { continue };
-            let count = images.pixels.len() / images.size.bytes();
-            if count != labels.len() {
-                let problem = format!("has {count} images and {} labels for {name}", labels.len());
-                return Err(unfit(problem));
-            }
-        }
         if let Some((test, _)) = test.as_ref().filter(|(test, _)| test.size != train.0.size) {
             let size = |size: Size| format!("{} × {} × {}", size.height, size.width, size.channels);
             let (train, test) = (size(train.0.size), size(test.size));
@@ -141,14 +133,32 @@ impl Arrays {
 /// The most rows or columns of an image.
 const SIDE: u64 = 1024;
 
-/// The most bytes of an array, unpacked.
-const LARGEST: u64 = 16 << 30;
-
 /// Refuses an array of so many bytes before it is unpacked into memory, if that is too many.
 pub(super) fn check_bytes(bytes: u64) -> std::result::Result<(), String> {
     match bytes > LARGEST {
         true => Err(format!("has {bytes} bytes of values, and at most {LARGEST} are read")),
         false => Ok(()),
+    }
+}
+
+/// The most samples: each takes a hundred bytes beside its pixels.
+const SAMPLES: u64 = 1 << 28;
+
+/// Refuses labels of another number than the images that they are for, or too many, before they are unpacked; `images`
+/// and `labels` are the shapes of both arrays.
+pub(super) fn check_counts(
+    images: &[u64],
+    labels: &[u64],
+    set: &str,
+) -> std::result::Result<(), String> {
+    match (images[0], labels[0]) {
+        (images, labels) if images != labels => {
+            Err(format!("has {images} images and {labels} labels for {set}"))
+        }
+        (images, _) if images > SAMPLES => {
+            Err(format!("has {images} images for {set}, and at most {SAMPLES} are read"))
+        }
+        _ => Ok(()),
     }
 }
 

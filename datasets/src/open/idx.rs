@@ -9,8 +9,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::arrays::{Images, Labelled, ReadArrays, check_bytes, size_of};
-use super::{contents, entries, file_name, named, unpacked};
+use super::arrays::{Images, Labelled, ReadArrays, check_bytes, check_counts, size_of};
+use super::{begun, contents, entries, file_name, named};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
 use crate::images::Size;
@@ -22,23 +22,34 @@ const TEST: &[&str] = &["t10k", "test"];
 
 /// The size of the images, and the labels of the training set.
 pub(super) fn form(dir: &Path) -> Result<(Size, Vec<String>)> {
-    let (images, _) = file(dir, TRAIN, "images")?;
-    let (labels, _) = file(dir, TRAIN, "labels")?;
-    Ok((images.images()?.size, labels.labels()?))
+    let (size, _, labels) = pair(dir, TRAIN, "training")?;
+    Ok((size, labels.labels()?))
 }
 
 /// The files in `dir`.
 pub(super) fn read(dir: &Path) -> Result<ReadArrays> {
     let mut files = Vec::new();
-    let mut read = |part: &[&str]| -> Result<Labelled> {
-        let (images, image_sum) = file(dir, part, "images")?;
-        let (labels, label_sum) = file(dir, part, "labels")?;
-        files.extend([image_sum, label_sum]);
-        Ok((images.images()?, labels.labels()?))
+    let mut read = |part: &[&str], set: &str| -> Result<Labelled> {
+        let (size, images, labels) = pair(dir, part, set)?;
+        files.extend([images.sum.clone(), labels.sum.clone()]);
+        Ok((Images { size, pixels: images.values()? }, labels.labels()?))
     };
-    let train = read(TRAIN)?;
-    let test = if found(dir, TEST)?.is_empty() { None } else { Some(read(TEST)?) };
+    let train = read(TRAIN, "training")?;
+    let test = if found(dir, TEST)?.is_empty() { None } else { Some(read(TEST, "testing")?) };
     Ok(ReadArrays { train, test, files, warning: None })
+}
+
+/// The images of a set with their size, and as many labels, neither unpacked yet.
+fn pair(dir: &Path, part: &[&str], set: &str) -> Result<(Size, IdxArray, IdxArray)> {
+    let (images, labels) = (file(dir, part, "images")?, file(dir, part, "labels")?);
+    let size = size_of(&images.shape).map_err(|problem| Error::unfit(&images.path, problem))?;
+    if labels.shape.len() != 1 {
+        let problem = format!("has the shape {:?}; labels have one dimension", labels.shape);
+        return Err(Error::unfit(&labels.path, problem));
+    }
+    check_counts(&images.shape, &labels.shape, set)
+        .map_err(|problem| Error::unfit(dir, problem))?;
+    Ok((size, images, labels))
 }
 
 /// The IDX files in `dir` whose names hold one of `part`.
@@ -58,7 +69,7 @@ pub(crate) fn is_idx(path: &Path) -> bool {
 }
 
 /// The one file of `what` in `dir`; of several that differ only in being packed, the one that is not.
-fn file(dir: &Path, part: &[&str], what: &str) -> Result<(IdxArray, FileSum)> {
+fn file(dir: &Path, part: &[&str], what: &str) -> Result<IdxArray> {
     let mut paths = found(dir, part)?;
     paths.retain(|path| file_name(path).contains(what));
     if let [plain, packed] = paths.as_slice()
@@ -67,7 +78,7 @@ fn file(dir: &Path, part: &[&str], what: &str) -> Result<(IdxArray, FileSum)> {
         paths.truncate(1);
     }
     match paths.as_slice() {
-        [path] => array(path),
+        [path] => IdxArray::open(path),
         [] => {
             let problem = format!(
                 "has no IDX file of {what} for {}: such as {}-{what}-idx{}-ubyte, or with .gz",
@@ -90,39 +101,15 @@ fn file(dir: &Path, part: &[&str], what: &str) -> Result<(IdxArray, FileSum)> {
     }
 }
 
-/// What an IDX file holds.
+/// An IDX file, and what its header says.
 struct IdxArray {
     path: PathBuf,
+    contents: Vec<u8>,
+    sum: FileSum,
     shape: Vec<u64>,
-    values: Vec<u8>,
-}
-
-fn array(path: &Path) -> Result<(IdxArray, FileSum)> {
-    let (packed, sum) = contents(path)?;
-    let unfit = |problem: String| Error::unfit(path, problem);
-    // No more than the header says, once that is known: four dimensions of four bytes.
-    let head =
-        unpacked(packed.clone(), 19).map_err(|e| unfit(format!("cannot be unpacked: {e}")))?;
-    let (shape, start) = header(&head).map_err(unfit)?;
-    let count = shape.iter().try_fold(1u64, |product, &side| product.checked_mul(side));
-    let whole = count.and_then(|count| count.checked_add(start as u64));
-    let whole = whole.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
-    if shape.len() > 1 {
-        size_of(&shape).map_err(unfit)?;
-    }
-    check_bytes(whole).map_err(unfit)?;
-    let mut values =
-        unpacked(packed, whole).map_err(|e| unfit(format!("cannot be unpacked: {e}")))?;
-    if values.len() as u64 != whole {
-        let (found, more) = (values.len(), values.len() as u64 > whole);
-        let problem = format!(
-            "has {} bytes, and with the shape {shape:?} it should have {whole}; get it again",
-            if more { format!("more than {whole}") } else { found.to_string() }
-        );
-        return Err(unfit(problem));
-    }
-    values.drain(..start);
-    Ok((IdxArray { path: path.to_owned(), shape, values }, sum))
+    /// Where the values begin, and the number of bytes up to their end.
+    start: usize,
+    whole: u64,
 }
 
 /// The dimensions, and where the values begin.
@@ -144,16 +131,36 @@ fn header(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), String> {
 }
 
 impl IdxArray {
-    fn images(self) -> Result<Images> {
-        let size = size_of(&self.shape).map_err(|problem| Error::unfit(self.path, problem))?;
-        Ok(Images { size, pixels: self.values })
+    fn open(path: &Path) -> Result<Self> {
+        let (contents, sum) = contents(path)?;
+        let unfit = |problem: String| Error::unfit(path, problem);
+        // Of what is packed only a header: four bytes, and four dimensions of four bytes.
+        let head = begun(path, &contents, 20)?;
+        let (shape, start) = header(head.as_deref().unwrap_or(&contents)).map_err(unfit)?;
+        let count = shape.iter().try_fold(1u64, |product, &side| product.checked_mul(side));
+        let whole = count.and_then(|count| count.checked_add(start as u64));
+        let whole = whole.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
+        check_bytes(whole).map_err(unfit)?;
+        Ok(Self { path: path.to_owned(), contents, sum, shape, start, whole })
+    }
+
+    /// The values, of which no more are unpacked than the header says.
+    fn values(self) -> Result<Vec<u8>> {
+        let Self { path, contents, shape, start, whole, .. } = self;
+        let mut values = begun(&path, &contents, whole + 1)?.unwrap_or(contents);
+        if values.len() as u64 != whole {
+            let (found, more) = (values.len(), values.len() as u64 > whole);
+            let problem = format!(
+                "has {} bytes, and with the shape {shape:?} it should have {whole}; get it again",
+                if more { format!("more than {whole}") } else { found.to_string() }
+            );
+            return Err(Error::unfit(path, problem));
+        }
+        values.drain(..start);
+        Ok(values)
     }
 
     fn labels(self) -> Result<Vec<String>> {
-        if self.shape.len() != 1 {
-            let problem = format!("has the shape {:?}; labels have one dimension", self.shape);
-            return Err(Error::unfit(self.path, problem));
-        }
-        Ok(self.values.iter().map(ToString::to_string).collect())
+        Ok(self.values()?.iter().map(ToString::to_string).collect())
     }
 }

@@ -330,15 +330,32 @@ pub(crate) fn contents(path: &Path) -> Result<(Vec<u8>, FileSum)> {
     Ok((contents, sum))
 }
 
-/// The same, unpacked where it is packed by gzip; to no more than `most` bytes and one.
-pub(crate) fn unpacked(contents: Vec<u8>, most: u64) -> std::io::Result<Vec<u8>> {
+/// The most bytes of a table or an array, once it is unpacked.
+pub(crate) const LARGEST: u64 = 16 << 30;
+
+/// The contents of `path`, unpacked where they are packed by gzip; refused where they are more than `most` bytes.
+pub(crate) fn unpacked(path: &Path, contents: Vec<u8>, most: u64) -> Result<Vec<u8>> {
+    let contents = begun(path, &contents, most.saturating_add(1))?.unwrap_or(contents);
+    if contents.len() as u64 > most {
+        let problem = format!(
+            "holds more than {most} bytes once unpacked, and no more are read; take a part of it"
+        );
+        return Err(Error::unfit(path, problem));
+    }
+    Ok(contents)
+}
+
+/// The first `most` bytes of what is packed by gzip in the contents of `path`; nothing where they are not packed.
+pub(crate) fn begun(path: &Path, contents: &[u8], most: u64) -> Result<Option<Vec<u8>>> {
     if !contents.starts_with(&[0x1f, 0x8b]) {
-        return Ok(contents);
+        return Ok(None);
     }
     let mut unpacked = Vec::new();
-    let packed = flate2::read::MultiGzDecoder::new(contents.as_slice());
-    packed.take(most.saturating_add(1)).read_to_end(&mut unpacked)?;
-    Ok(unpacked)
+    let packed = flate2::read::MultiGzDecoder::new(contents);
+    packed.take(most).read_to_end(&mut unpacked).map_err(|error| {
+        Error::unfit(path, format!("cannot be unpacked ({error}); get it again"))
+    })?;
+    Ok(Some(unpacked))
 }
 
 /// What is in a folder, by name; hidden files and what systems leave behind are not.
@@ -356,4 +373,24 @@ pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
 pub(crate) fn is_hidden(path: &Path) -> bool {
     let name = file_name(path);
     name.starts_with('.') || ["thumbs.db", "desktop.ini", "__macosx"].contains(&name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_or_torn_is_refused_and_not_cut() {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut packed, b"0123456789").unwrap();
+        let packed = packed.finish().unwrap();
+        let read = |contents: &[u8], most| unpacked(Path::new("a.gz"), contents.to_vec(), most);
+        for contents in [packed.as_slice(), b"0123456789"] {
+            assert_eq!(read(contents, 10).unwrap(), b"0123456789");
+            let error = read(contents, 9).unwrap_err().to_string();
+            assert!(error.starts_with("a.gz holds more than 9 bytes"), "{error}");
+        }
+        let error = read(&packed[..packed.len() - 9], 10).unwrap_err().to_string();
+        assert!(error.starts_with("a.gz cannot be unpacked"), "{error}");
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::arrays::{Images, Labelled, ReadArrays, check_bytes, size_of};
+use super::arrays::{Images, Labelled, ReadArrays, check_bytes, check_counts, size_of};
 use super::{contents, named};
 use crate::error::{Error, Result};
 use crate::images::Size;
@@ -18,8 +18,7 @@ const TEST: [[&str; 2]; 2] = [["test_images", "x_test"], ["test_labels", "y_test
 /// The size of the images, and the labels of the training set.
 pub(super) fn form(file: &Path) -> Result<(Size, Vec<String>)> {
     let (mut archive, _) = Archive::open(file)?;
-    let images = archive.array(TRAIN[0], false)?;
-    let size = size_of(&images.shape).map_err(|problem| images.unfit(problem))?;
+    let size = archive.check(TRAIN, "training")?;
     Ok((size, archive.array(TRAIN[1], true)?.labels()?))
 }
 
@@ -28,12 +27,15 @@ pub(super) fn read(file: &Path) -> Result<ReadArrays> {
     let (mut archive, sum) = Archive::open(file)?;
     let names = archive.names();
     let has = |name: &str| names.iter().any(|found| found == name);
-    let mut part = |[images, labels]: [[&str; 2]; 2]| -> Result<Labelled> {
-        let (images, labels) = (archive.array(images, true)?, archive.array(labels, true)?);
-        Ok((images.images()?, labels.labels()?))
+    let mut part = |arrays: [[&str; 2]; 2], set: &str| -> Result<Labelled> {
+        let size = archive.check(arrays, set)?;
+        let [images, labels] = arrays;
+        let pixels = archive.array(images, true)?.values;
+        Ok((Images { size, pixels }, archive.array(labels, true)?.labels()?))
     };
-    let train = part(TRAIN)?;
-    let test = if TEST[0].iter().any(|name| has(name)) { Some(part(TEST)?) } else { None };
+    let train = part(TRAIN, "training")?;
+    let has_test = TEST[0].iter().any(|name| has(name));
+    let test = if has_test { Some(part(TEST, "testing")?) } else { None };
     let left_out = || "the arrays for validation are left out".to_owned();
     Ok(ReadArrays { train, test, files: vec![sum], warning: has("val_images").then(left_out) })
 }
@@ -61,6 +63,16 @@ impl Archive {
         names.map(|name| name.trim_end_matches(".npy").to_owned()).collect()
     }
 
+    /// The size of the images of a set, whose arrays must fit each other by what their headers say.
+    fn check(&mut self, [images, labels]: [[&str; 2]; 2], set: &str) -> Result<Size> {
+        let (images, labels) = (self.array(images, false)?, self.array(labels, false)?);
+        let size = images.size()?;
+        labels.check_labels()?;
+        check_counts(&images.shape, &labels.shape, set)
+            .map_err(|problem| Error::unfit(&self.path, problem))?;
+        Ok(size)
+    }
+
     /// The array of the first of two names that there is; its values only where they are wanted.
     fn array(&mut self, names: [&str; 2], values: bool) -> Result<Array> {
         let all = self.names();
@@ -86,11 +98,11 @@ impl Archive {
         let bytes =
             shape.iter().try_fold(kind.bytes as u64, |product, &side| product.checked_mul(side));
         let bytes = bytes.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
+        check_bytes(bytes).map_err(unfit)?;
         let path = self.path.clone();
         if !values {
             return Ok(Array { path, name: name.to_owned(), kind, shape, values: Vec::new() });
         }
-        check_bytes(bytes).map_err(unfit)?;
         let mut values = Vec::new();
         file.take(bytes.saturating_add(1))
             .read_to_end(&mut values)
@@ -182,29 +194,28 @@ impl Array {
         Error::unfit(&self.path, format!("{}: {problem}", self.name))
     }
 
-    fn images(self) -> Result<Images> {
+    /// The size of its images.
+    fn size(&self) -> Result<Size> {
         if (self.kind.bytes, self.kind.signed) != (1, false) {
             let problem =
                 "holds images that are not of bytes; save images.astype('uint8'), from 0 to 255";
             return Err(self.unfit(problem));
         }
-        let size = size_of(&self.shape).map_err(|problem| self.unfit(problem))?;
-        Ok(Images { size, pixels: self.values })
+        size_of(&self.shape).map_err(|problem| self.unfit(problem))
+    }
+
+    /// Refuses what is not one label a sample.
+    fn check_labels(&self) -> Result<()> {
+        match *self.shape.as_slice() {
+            [_] | [_, 1] => Ok(()),
+            [_, several] => {
+                Err(self.unfit(format!("has {several} labels a sample; a classifier learns one")))
+            }
+            _ => Err(self.unfit(format!("has the shape {:?}; labels are (samples)", self.shape))),
+        }
     }
 
     fn labels(self) -> Result<Vec<String>> {
-        match *self.shape.as_slice() {
-            [_] | [_, 1] => {}
-            [_, several] => {
-                let problem = format!("has {several} labels a sample; a classifier learns one");
-                return Err(self.unfit(problem));
-            }
-            _ => {
-                return Err(
-                    self.unfit(format!("has the shape {:?}; labels are (samples)", self.shape))
-                );
-            }
-        }
         let NumberType { bytes, signed, big_endian } = self.kind;
         let number = |value: &[u8]| {
             let highest = if big_endian { value[0] } else { value[bytes - 1] };

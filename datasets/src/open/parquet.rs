@@ -40,10 +40,21 @@ impl Cell {
     pub(crate) fn text(&self) -> &str {
         if let Self::Text(text) = self { text } else { "" }
     }
+
+    /// What it takes in memory.
+    #[cfg(feature = "fetch")]
+    fn size(&self) -> u64 {
+        let held = match self {
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Nothing | Self::Other(_) => 0,
+        };
+        (size_of::<Self>() + held) as u64
+    }
 }
 
 #[cfg(feature = "fetch")]
-pub(crate) use self::reader::Parquet;
+pub(crate) use self::reader::{Parquet, guarded, opened};
 
 #[cfg(feature = "fetch")]
 mod reader {
@@ -56,24 +67,31 @@ mod reader {
     use parquet::record::Field;
     use parquet::schema::types::Type;
 
+    use super::super::LARGEST;
     use super::{Cell, FileSum, Path, Result};
     use crate::error::Error;
+
+    /// The most columns of a file, with the groups that they lie in.
+    const COLUMNS: u16 = 1 << 12;
+    /// The most groups that lie within each other.
+    const DEPTH: usize = 32;
+    /// The stack for as many calls within each other as a schema has parts: up to 6 KB each without optimisation.
+    const STACK: usize = 64 << 20;
 
     /// A Parquet file.
     pub(crate) struct Parquet {
         path: std::path::PathBuf,
         reader: SerializedFileReader<Bytes>,
+        /// The most bytes that the cells of all rows may take: in a file one value may stand for many.
+        pub(super) most: u64,
         pub(crate) sum: FileSum,
     }
 
     impl Parquet {
         pub(crate) fn open(path: &Path) -> Result<Self> {
             let (contents, sum) = super::super::contents(path)?;
-            let reader = guarded(path, || {
-                SerializedFileReader::new(Bytes::from(contents))
-                    .map_err(|error| unreadable(path, &error))
-            })?;
-            Ok(Self { path: path.to_owned(), reader, sum })
+            let reader = opened(path, contents)?;
+            Ok(Self { path: path.to_owned(), reader, most: LARGEST, sum })
         }
 
         fn fields(&self) -> &[Arc<Type>] {
@@ -92,7 +110,8 @@ mod reader {
             last: usize,
             each: impl FnMut(usize, Vec<Cell>) -> std::result::Result<(), String>,
         ) -> Result<()> {
-            guarded(&self.path, || self.unguarded_rows(columns, last, each))
+            let broken = |problem: &str| unreadable(&self.path, problem);
+            guarded(broken, || self.unguarded_rows(columns, last, each))
         }
 
         fn unguarded_rows(
@@ -101,7 +120,8 @@ mod reader {
             last: usize,
             mut each: impl FnMut(usize, Vec<Cell>) -> std::result::Result<(), String>,
         ) -> Result<()> {
-            let failed = |error: ParquetError| unreadable(&self.path, &error);
+            let failed = |error: ParquetError| unreadable(&self.path, error);
+            let mut size = 0;
             let mut chosen: Vec<usize> = columns.to_vec();
             chosen.sort_unstable();
             chosen.dedup();
@@ -113,7 +133,16 @@ mod reader {
                 let found: Vec<&Field> = row.get_column_iter().map(|(_, field)| field).collect();
                 let place = |column| chosen.binary_search(column).ok();
                 let cells = columns.iter().filter_map(|column| found.get(place(column)?).copied());
-                each(number, cells.map(cell).collect()).map_err(|problem| {
+                let cells: Vec<Cell> = cells.map(cell).collect();
+                size += cells.iter().map(Cell::size).sum::<u64>();
+                let done = match size > self.most {
+                    true => Err(format!(
+                        "up to here the columns take {size} bytes, and at most {} are read; take a part of the rows",
+                        self.most
+                    )),
+                    false => each(number, cells),
+                };
+                done.map_err(|problem| {
                     Error::unfit(&self.path, format!("row {number}: {problem}"))
                 })?;
             }
@@ -121,15 +150,60 @@ mod reader {
         }
     }
 
-    /// What `read` gives. Of a file whose parts contradict each other the library panics here and there.
-    fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
-        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-            let problem = "is no Parquet file that can be read: its parts contradict each other; write it anew";
-            Err(Error::unfit(path, problem))
-        })
+    /// The file at `path`, which has these contents. The library goes down a schema by calls within each other, and a
+    /// stack that overflows ends the process: it gets room for as many calls as there can be.
+    pub(crate) fn opened(path: &Path, contents: Vec<u8>) -> Result<SerializedFileReader<Bytes>> {
+        if schema_parts(&contents).is_none_or(|parts| parts > COLUMNS) {
+            let problem = format!("it has no schema, or one of more than {COLUMNS} columns");
+            return Err(unreadable(path, problem));
+        }
+        let read = move || {
+            let reader = SerializedFileReader::new(Bytes::from(contents));
+            let reader = reader.map_err(|error| error.to_string())?;
+            match depth(reader.metadata().file_metadata().schema()) {
+                0..=DEPTH => Ok(reader),
+                depth => Err(format!("{depth} groups lie within each other")),
+            }
+        };
+        let thread = std::thread::Builder::new().name("parquet".into()).stack_size(STACK);
+        let done = thread.spawn(read).map_err(Error::read(path))?.join();
+        done.unwrap_or_else(|_| Err(CONTRADICTION.into())).map_err(|error| unreadable(path, error))
     }
 
-    fn unreadable(path: &Path, error: &ParquetError) -> Error {
+    /// How many columns and groups a file says that its schema has, if no more than can be written in two bytes. What
+    /// tells of them begins with the version and the schema, in Thrift's compact protocol: a number and a list.
+    fn schema_parts(contents: &[u8]) -> Option<u16> {
+        let (rest, end) = contents.split_last_chunk::<8>()?;
+        let length = u32::from_le_bytes([end[0], end[1], end[2], end[3]]) as usize;
+        match rest[rest.len().checked_sub(length)?..] {
+            [0x15, ..0x80, 0x19, 0xfc, low, high @ ..0x80, ..] if low >= 0x80 => {
+                Some(u16::from(high) << 7 | u16::from(low & 0x7f))
+            }
+            [0x15, ..0x80, 0x19, 0xfc, count, ..] if count < 0x80 => Some(count.into()),
+            [0x15, ..0x80, 0x19, head, ..] if head < 0xf0 => Some(u16::from(head >> 4)),
+            _ => None,
+        }
+    }
+
+    /// How many groups lie within each other.
+    fn depth(part: &Type) -> usize {
+        match part.is_group() {
+            true => 1 + part.get_fields().iter().map(|part| depth(part)).max().unwrap_or(0),
+            false => 0,
+        }
+    }
+
+    const CONTRADICTION: &str = "its parts contradict each other";
+
+    /// What `read` gives. Of a file whose parts contradict each other the library panics here and there.
+    pub(crate) fn guarded<T>(
+        broken: impl FnOnce(&str) -> Error,
+        read: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(broken(CONTRADICTION)))
+    }
+
+    fn unreadable(path: &Path, error: impl std::fmt::Display) -> Error {
         Error::unfit(path, format!("is no Parquet file that can be read ({error}); write it anew"))
     }
 
@@ -198,7 +272,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::convert::{made, png};
+    use crate::convert::{made, png, texts};
     use crate::{Config, Selection, look};
 
     fn news(count: usize) -> Vec<u8> {
@@ -298,7 +372,57 @@ mod tests {
                 fs::write(&path, &contents).unwrap();
                 let _ =
                     Parquet::open(&path).and_then(|file| file.rows(&[0, 1], 100, |_, _| Ok(())));
+                let _ = opened(&path, contents).map(|file| texts("a hub's", &[Box::new(file)]));
             }
+        }
+    }
+
+    #[test]
+    fn cells_that_would_fill_the_memory_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        fs::write(&path, made::texts(&vec![("x".repeat(1000), 1); 30])).unwrap();
+        let mut file = Parquet::open(&path).unwrap();
+        file.most = 20_000;
+        let mut rows = 0;
+        let error = file.rows(&[0, 1], 100, |row, _| {
+            rows = row;
+            Ok(())
+        });
+        let error = error.unwrap_err().to_string();
+        assert!((15..20).contains(&rows), "{rows}");
+        assert!(error.contains(&format!("row {}: up to here", rows + 1)), "{error}");
+    }
+
+    /// A file of so many groups within each other, with a column in the innermost one.
+    fn nested(groups: usize) -> Vec<u8> {
+        // A list of structs, whose fields are: repetition, name, number of children.
+        let parts = groups + 1;
+        let mut footer = vec![0x15, 2, 0x19, 0xfc];
+        footer.extend([parts | 0x80, parts >> 7 | 0x80, parts >> 14].map(|byte| byte as u8));
+        if parts < 1 << 14 {
+            footer.truncate(6);
+            footer[5] &= 0x7f;
+        }
+        footer.extend([0x48, 1, b'a', 0x15, 2, 0]);
+        footer.extend([0x35, 0, 0x18, 1, b'a', 0x15, 2, 0].repeat(groups - 1));
+        // A type, a repetition, a name; then no rows, and no groups of them.
+        footer.extend([0x15, 2, 0x25, 0, 0x18, 1, b'a', 0, 0x16, 0, 0x19, 0x0c, 0]);
+        [b"PAR1", footer.as_slice(), &(footer.len() as u32).to_le_bytes(), b"PAR1"].concat()
+    }
+
+    #[test]
+    fn a_schema_of_any_depth_leaves_the_stack_whole() {
+        let open = |groups| opened(Path::new("a.parquet"), nested(groups)).map(drop);
+        open(32).unwrap();
+        for (groups, words) in [
+            (33, "33 groups lie within each other"),
+            (4095, "4095 groups lie within each other"),
+            (4096, "more than 4096 columns"),
+            (200_000, "more than 4096 columns"),
+        ] {
+            let error = open(groups).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
     }
 }

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::parquet::{self, Cell, Parquet};
 use super::rows::{self, Dialect};
-use super::{Part, RawValues, Read, contents, file_name, named, numbered, pointed, unpacked};
+use super::{
+    LARGEST, Part, RawValues, Read, contents, file_name, named, numbered, pointed, unpacked,
+};
 use crate::definition::{About, Data, DatasetDefinition, Form, Holds, Reading, Selection};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
@@ -125,9 +127,6 @@ impl DatasetDefinition for TextTable {
     }
 }
 
-/// The most bytes of a table, once it is unpacked.
-const BYTES: u64 = 16 << 30;
-
 /// More different labels than these, in more than half of the rows, are none.
 const LABELS: usize = 1000;
 
@@ -203,7 +202,7 @@ impl TextTable {
             return self.parquet_rows(path);
         }
         let (packed, sum) = contents(path)?;
-        let bytes = unpacked(packed, BYTES).map_err(Error::read(path))?;
+        let bytes = unpacked(path, packed, LARGEST)?;
         let mut rows = Rows { sum: Some(sum), ..Rows::default() };
         let by_name = self.columns().any(|column| matches!(column, Column::Name(_)));
         let mut header = match train {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Cursor, Write};
 use std::path::Path;
 
-use gradwire_datasets::Shape;
+use gradwire_datasets::{Arrays, Config, Shape};
 
 use super::Outcome::{Read, Refused};
 use super::{all, load, says, try_all};
@@ -141,6 +141,27 @@ fn idx_files() {
         fs::write(&file, change(fs::read(&file).unwrap())).unwrap();
         says(&load(dir.path(), IDX).err().unwrap().to_string(), words);
     }
+}
+
+/// Each label becomes a text of its own, so that a file of a few megabytes would fill the memory.
+#[test]
+fn labels_are_counted_before_they_are_unpacked() {
+    let says_of = |path: &Path, words| {
+        let config = Config::Arrays(Arrays { path: path.into(), ..Arrays::default() });
+        says(&config.load(path).err().unwrap().to_string(), &[words]);
+        says(&config.form().unwrap_err().to_string(), &[words]);
+    };
+    let dir = tempfile::tempdir().unwrap();
+    mnist(dir.path());
+    let write = |name: &str, shape| {
+        fs::write(dir.path().join(name), gzip(&idx(shape, &[]))).unwrap();
+    };
+    write(LABELS, &[4_000_000_000]);
+    says_of(dir.path(), "has 20 images and 4000000000 labels for training");
+    write(IMAGES, &[4_000_000_000, 1, 1]);
+    says_of(dir.path(), "has 4000000000 images for training, and at most 268435456 are read");
+    medmnist(dir.path(), good_images(), npy("|u1", "4000000000,", &[]));
+    says_of(&dir.path().join("a.npz"), "has 20 images and 4000000000 labels for training");
 }
 
 /// What is in a folder is told by the files' names, and not by those of the folders around them.
