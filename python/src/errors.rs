@@ -23,7 +23,7 @@ pub(crate) mod base {
 pub(crate) use base::Error as BaseError;
 
 /// The exception for an error of the exchange: its words, and what programs ask for (the rank, the
-/// step, the parameter, the element).
+/// step, the parameter, the element, how long a silent peer was waited for).
 pub(crate) fn exception(error: &Error) -> PyErr {
     let words = error.to_string();
     match error {
@@ -35,7 +35,11 @@ pub(crate) fn exception(error: &Error) -> PyErr {
         }
         Error::Aborted { rank, step, .. } => AbortedError::new_err((words, *rank, *step)),
         Error::PeerLost { rank, .. } => PeerLostError::new_err((words, *rank)),
-        Error::Timeout { rank, .. } => PeerTimeoutError::new_err((words, *rank)),
+        Error::Timeout { rank, after, .. } => {
+            let (step, parameter, index) = (None::<u64>, None::<&str>, None::<usize>);
+            let after = (!after.is_zero()).then_some(after.as_secs_f64());
+            PeerTimeoutError::new_err((words, *rank, step, parameter, index, after))
+        }
         Error::OutOfStep { found, .. } => OutOfStepError::new_err((words, found.rank, found.step)),
         Error::Message { rank, .. } => MessageError::new_err((words, *rank)),
         Error::Wire(_) => MessageError::new_err(words),

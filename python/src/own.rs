@@ -5,7 +5,8 @@
 //!
 //! A bucket takes two rounds, and a third in the first step: messages; then the checksum of the mean
 //! that each rank made of them, so that a `decode` that depends on more than the message is found before
-//! anything is applied. In its bytes a message that is not shorter than plain f32 becomes plain f32.
+//! anything is applied. A message that is not shorter than plain f32 becomes plain f32: of the gradient,
+//! or of what the message stands for, where the object reckons with just that (it has `combine` or `state`).
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -33,6 +34,7 @@ pub(crate) struct Own {
     template: Py<PyAny>,
     properties: Properties,
     stateful: bool,
+    combines: bool,
     /// Whether each bucket is a codec, for the laws of messages, and not a reducer.
     codec: bool,
     cause: Cause,
@@ -95,7 +97,8 @@ impl Own {
         let (name, soundness) = (forever(kind), Soundness::Sound);
         let properties =
             Properties { name, line: "a scheme in Python", paper: "", law, soundness, feedback };
-        Ok(Self { template: object.clone().unbind(), properties, stateful, codec, cause })
+        let (template, combines) = (object.clone().unbind(), has("combine"));
+        Ok(Self { template, properties, stateful, combines, codec, cause })
     }
 
     fn copy_for(&self, seat: &Seat) -> ObjectCopy {
@@ -113,6 +116,7 @@ impl Own {
             name: self.properties.name,
             object,
             stateful: self.stateful,
+            combines: self.combines,
             kept,
             moved: false,
             length: seat.length,
@@ -164,6 +168,7 @@ struct ObjectCopy {
     /// The object; or why there is none, which fails every step.
     object: Result<Py<PyAny>, String>,
     stateful: bool,
+    combines: bool,
     /// Its state after the last step that ended well.
     kept: State,
     /// Whether it has encoded since: a step that failed is taken back before the next.
@@ -298,7 +303,11 @@ impl Bucket {
             return Ok(());
         }
         let mut plain = Vec::with_capacity(size_of_val(due));
-        floats::put(due, &mut plain);
+        if self.copy.combines || self.copy.stateful {
+            self.copy.decode(&message, |values| floats::put(values, &mut plain))?;
+        } else {
+            floats::put(due, &mut plain);
+        }
         round.allgather(&plain);
         Ok(())
     }
@@ -335,17 +344,14 @@ impl Bucket {
 
     /// Lets a scheme that has `combine(mean, step)` say what the mean of the messages stands for.
     fn combine(&mut self, step: u64) -> Result<(), String> {
-        let combined = self.copy.with(|py, object| {
-            if !object.hasattr("combine")? {
-                return Ok(None);
-            }
+        if !self.copy.combines {
+            return Ok(());
+        }
+        self.mean = self.copy.with(|py, object| {
             let combined =
                 object.call_method1("combine", (PyArray1::from_slice(py, &self.mean), step))?;
-            read("combine", &combined, self.mean.len(), <[f32]>::to_vec).map(Some)
+            read("combine", &combined, self.mean.len(), <[f32]>::to_vec)
         })?;
-        if let Some(combined) = combined {
-            self.mean = combined;
-        }
         Ok(())
     }
 

@@ -83,6 +83,18 @@ def static_graph(rank, hook):
     return [ddp]
 
 
+def static_graph_of_types(rank, world_size):
+    """What backward says of a model of several types whose graph is said to be static."""
+    module = model()
+    module[4].to(torch.bfloat16)
+    ddp = DistributedDataParallel(module, static_graph=True)
+    state = gradwire.torch.State("topk", parameters=ddp, timeout=30)
+    ddp.register_comm_hook(state, gradwire.torch.hook)
+    with torch.autocast(torch.device(DEVICE).type, dtype=torch.bfloat16):
+        output = ddp(batch(rank, 0)[0])
+    return said_by(lambda: output.float().square().mean().backward())
+
+
 def bucket_views(rank, hook):
     ddp = _wrapped(model(), hook, gradient_as_bucket_view=True)
     _train(ddp, rank)
@@ -250,7 +262,7 @@ def said_by(call):
     """The words and the type of what a call raises."""
     try:
         call()
-    except (gradwire.Error, RuntimeError) as error:
+    except jobs.RAISED as error:
         return str(error)
     return None
 
@@ -365,7 +377,10 @@ def scaled_conservation(rank, world_size, scales):
     without the scale, and the residual."""
 
     class Scaler:
+        asked = 0
+
         def get_scale(self):
+            self.asked += 1
             return self.now
 
     scaler = Scaler()
@@ -385,7 +400,7 @@ def scaled_conservation(rank, world_size, scales):
         came = came + gradients(ddp) / scale
     residual = state.state_dict()["residual"]
     left = [residual[name].numpy().ravel() for name, _ in ddp.module.named_parameters()]
-    return given, came, numpy.concatenate(left)
+    return given, came, numpy.concatenate(left), scaler.asked
 
 
 def scaler_skips(rank, world_size):
@@ -411,7 +426,7 @@ def scaler_skips(rank, world_size):
 
 def scaler_off(rank, world_size):
     """Rank 1 alone has an infinite gradient, and the scaler is switched off: what backward says, and whether weights
-    moved."""
+    stayed."""
     ddp = DistributedDataParallel(model(), bucket_cap_mb=0.2)
     scaler = torch.amp.GradScaler(torch.device(DEVICE).type, enabled=False)
     state = gradwire.torch.State("topk", ratio=0.1, parameters=ddp, scaler=scaler, timeout=30)
@@ -423,8 +438,8 @@ def scaler_off(rank, world_size):
     try:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
-    except gradwire.NonFiniteError as error:
-        return error.rank, numpy.array_equal(before, weights(ddp))
+    except RuntimeError as error:  # PyTorch's, around the hook's.
+        return str(error), numpy.array_equal(before, weights(ddp))
     return None
 
 
@@ -476,7 +491,7 @@ def leaves_while_others_join(rank, world_size, timeout):
                     time.sleep(0.5)
             if rank == 1:
                 os.kill(os.getpid(), jobs.KILL)
-    except RuntimeError as error:
+    except jobs.RAISED as error:
         errors = str(error)
     return errors, time.monotonic() - begin
 
@@ -521,13 +536,17 @@ def remade(rank, world_size, folder):
     return weights(whole), weights(parts)
 
 
-def _sharded(scheme, **settings):
+def _divided():
     from torch.distributed.fsdp import fully_shard
 
     module = model()
     for layer in (module[0], module[4]):
         fully_shard(layer)
-    fully_shard(module)
+    return fully_shard(module)
+
+
+def _sharded(scheme, **settings):
+    module = _divided()
     if scheme is None:
         for one in (module, module[0], module[4]):
             one.set_force_sum_reduction_for_comms(True)
@@ -627,6 +646,8 @@ def sharded_and_refused(rank, world_size):
         said_by(lambda: gradwire.torch.State("topk", parameters=module, timeout=30)),
         said_by(lambda: gradwire.fsdp.compress(DistributedDataParallel(model()), "topk", timeout=30)),
         said_by(lambda: gradwire.fsdp.compress(model(), "topk", timeout=30)),
+        said_by(lambda: gradwire.fsdp.compress(_divided(), "topk", parameters=module, timeout=30)),
+        said_by(lambda: gradwire.fsdp.compress(_divided(), "topk", rules=[{"match": "9.*", "scheme": "dense"}])),
     ]
     inputs, labels = batch(rank, 1)
     if rank == 1:
@@ -664,6 +685,55 @@ def sharded_elsewhere(rank, world_size, folder):
     left = {name: one.numpy() for name, one in state.state_dict()["residual"].items()}
     _shard_steps(module, rank, range(1))
     return left, state.step
+
+
+def sharded_over_several(rank, world_size):
+    """What is said of units that are divided over different ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
+    module = model()
+    fully_shard(module[0], mesh=mesh["across"])
+    fully_shard(module, mesh=mesh["within"])
+    return said_by(lambda: gradwire.fsdp.compress(module, "topk", timeout=30))
+
+
+def states_of_groups(rank, world_size, folder):
+    """Each pair averages for itself and all save into one folder: this rank's residual before and after, by the
+    checkpoint and by what the pair has gathered; and what is said where groups are others."""
+    import torch.distributed.checkpoint as dcp
+
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+
+    def averager(group):
+        return gradwire.torch.Averager("topk", ratio=0.1, process_group=group, timeout=30)
+
+    def load(group):
+        new = averager(group)
+        dcp.load({"gradwire": gradwire.torch.Checkpoint(new, folder)}, checkpoint_id=folder)
+        return new.state_dict()["residual"]["weight"].numpy()
+
+    first = averager(pairs[rank // 2])
+    parameter = torch.nn.Parameter(torch.zeros(100, device=DEVICE))
+    parameter.grad = torch.arange(100.0, device=DEVICE) * (rank + 1)
+    first.reduce_([("weight", parameter)])
+    dcp.save({"gradwire": gradwire.torch.Checkpoint(first)}, checkpoint_id=folder)
+    gathered = gradwire.torch.gather_state(first)
+    every = [None] * world_size
+    dist.all_gather_object(every, gathered)
+    mine, others = every[rank // 2 * 2], every[2 - rank // 2 * 2]
+    again = averager(pairs[rank // 2])
+    again.load_state_dict(mine)
+    residuals = [one.state_dict()["residual"]["weight"].numpy() for one in (first, again)]
+    said = [
+        said_by(lambda: again.load_state_dict(others)),
+        said_by(lambda: averager(None).load_state_dict(mine)),
+        said_by(lambda: load(across[rank % 2])),
+        said_by(lambda: load(None)),
+    ]
+    return *residuals, load(pairs[rank // 2]), said
 
 
 def averaged_shards(rank, world_size, scheme, settings):

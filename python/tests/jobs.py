@@ -16,6 +16,8 @@ import gradwire.torch
 
 # Where models and gradients are: "cuda:0" for the same tests on a GPU, which all processes share.
 DEVICE = os.environ.get("GRADWIRE_TEST_DEVICE", "cpu")
+# What backward raises: PyTorch's error around ours, or ours where another bucket has met it before.
+RAISED = (gradwire.Error, RuntimeError)
 
 
 def model(dtype=torch.float32):
@@ -165,7 +167,7 @@ def resumed(rank, world_size, scheme, settings, folder):
     if rank == 0:
         torch.save({"model": ddp.module.state_dict(), "gradwire": gathered}, file)
     dist.barrier()
-    loaded = torch.load(file, weights_only=True)
+    loaded = torch.load(file, map_location=DEVICE, weights_only=True)
     again, state = part(range(3, 6), loaded["model"], loaded["gradwire"])
     residuals = [one.get("residual") for one in loaded["gradwire"]["ranks"]]
     if residuals[0] is not None:
@@ -183,7 +185,7 @@ def killed(rank, world_size, scheme, settings, victim, how, timeout):
     begin = time.monotonic()
     try:
         backward(ddp, rank, 3)
-    except RuntimeError as error:
+    except RAISED as error:
         first = str(error)
     else:
         return None
@@ -280,6 +282,135 @@ def subgroup(rank, world_size):
     return parameter.grad.tolist(), averager.rank, averager.world_size
 
 
+def subgroup_of_ddp(rank, world_size):
+    """DDP within each pair, and a state that is given no group: this rank's gradient, the mean, and what is
+    said of a group across the pairs."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    plain, ddp = model(), DistributedDataParallel(model(), process_group=pairs[rank // 2])
+    try:
+        gradwire.torch.State("dense", parameters=ddp, process_group=across[rank % 2], timeout=30)
+        said = None
+    except gradwire.SettingError as error:
+        said = str(error)
+    state = gradwire.torch.State("dense", parameters=ddp, timeout=30)
+    ddp.register_comm_hook(state, gradwire.torch.hook)
+    backward(plain, rank, 0)
+    backward(ddp, rank, 0)
+    return gradients(plain), gradients(ddp), said
+
+
+class Runs:
+    """Runs when it is unpickled."""
+
+    ran = []
+
+    def __reduce__(self):
+        return Runs.ran.append, (os.getpid(),)
+
+
+def gathered_with_code(rank, world_size):
+    """Rank 1's state holds what runs when it is unpickled: what rank 0 says of it, and whether it ran."""
+    averager = gradwire.torch.Averager("topk", timeout=30)
+    if rank == 1:
+        averager.state_dict = lambda: {"scheme": Runs()}
+    try:
+        gradwire.torch.gather_state(averager)
+        said = None
+    except gradwire.StateError as error:
+        said = str(error)
+    return said, Runs.ran
+
+
+def gathered(rank, world_size):
+    """A state after a step, by hand and by `gather_state` on rank 1, and what is said of no rank."""
+    averager = gradwire.torch.Averager("topk", ratio=0.1, timeout=30)
+    parameter = _parameter(100)
+    parameter.grad = torch.arange(100.0, device=DEVICE) * (rank + 1)
+    averager.reduce_([("weight", parameter)])
+    mine, found = averager.state_dict(), gradwire.torch.gather_state(averager, 1)
+    try:
+        gradwire.torch.gather_state(averager, 2)
+        said = None
+    except gradwire.InputError as error:
+        said = str(error)
+    of_all = found and [one["residual"]["weight"].numpy() for one in found["ranks"]]
+    return mine["residual"]["weight"].numpy(), of_all, said
+
+
+def misfits(rank, world_size):
+    """Saved states that do not fit: what is said of each, whether the state is what it was, and a state whose tensors
+    have gradients, which fits."""
+    averager = gradwire.torch.Averager("topk", ratio=0.1, timeout=30)
+    parameter = _parameter(100)
+    parameter.grad = torch.arange(100.0, device=DEVICE)
+    averager.reduce_([("weight", parameter)])
+    fits = averager.state_dict()
+
+    def without(key):
+        return {name: one for name, one in fits.items() if name != key}
+
+    def residual(values):
+        return dict(fits, residual=values)
+
+    other = dict(fits, rank=1)
+    bad = {
+        "nothing": {"version": 1},
+        "no rank": without("rank"),
+        "no compressors": without("compressors"),
+        "a word for a step": dict(fits, step="one"),
+        "no shape": dict(fits, parameters={"weight": "100"}),
+        "no tensor": dict(fits, compressors={"seed": 3}),
+        "one element": residual({"weight": torch.ones(1)}),
+        "too many elements": residual({"weight": torch.ones(101)}),
+        "a list": residual({"weight": [0.0] * 100}),
+        "another name": residual({"bias": torch.ones(100)}),
+        "no name": residual({}),
+        "no ranks": {"version": 1, "ranks": []},
+        "not in order": {"version": 1, "ranks": [other]},
+        "too few ranks": {"version": 1, "ranks": [dict(fits, world_size=2)]},
+        "ranks apart": {"version": 1, "ranks": [dict(one, world_size=2) for one in (fits, dict(other, step=2))]},
+        "another group": dict(fits, group=[0, 3]),
+    }
+    said = {}
+    for name, saved in bad.items():
+        try:
+            averager.load_state_dict(saved)
+        except gradwire.StateError as error:
+            said[name] = str(error)
+    now = averager.state_dict()
+    kept = now["step"] == 1 and torch.equal(now["residual"]["weight"], fits["residual"]["weight"])
+    averager.load_state_dict(residual({"weight": torch.full((10, 10), 2.0, requires_grad=True)}))
+    return said, kept, averager.state_dict()["residual"]["weight"].tolist()
+
+
+def in_memory_order(rank, world_size):
+    """Convolutions that lie in memory as channels_last: residuals and means of the hook and of an Averager."""
+
+    def made():
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3))
+        return module.to(DEVICE, memory_format=torch.channels_last)
+
+    def step(module, number):
+        images = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(10 * number + rank))
+        module(images.to(DEVICE, memory_format=torch.channels_last)).square().mean().backward()
+
+    ddp, module = DistributedDataParallel(made()), made()
+    state = gradwire.torch.State("topk", ratio=0.1, parameters=ddp, timeout=30)
+    ddp.register_comm_hook(state, gradwire.torch.hook)
+    averager = gradwire.torch.Averager("topk", ratio=0.1, timeout=30)
+    for number in range(2):
+        ddp.zero_grad()
+        module.zero_grad()
+        step(ddp, number)
+        step(module, number)
+        averager.reduce_(module)
+    left = [one.state_dict()["residual"] for one in (state, averager)]
+    found = [{name: part.numpy() for name, part in one.items()} for one in left]
+    return *found, gradients(ddp), gradients(module)
+
+
 def different(rank, world_size, what):
     """Ranks that do not agree: what each raises."""
     parameter = _parameter(8 if what != "model" or rank == 0 else 9)
@@ -353,7 +484,7 @@ def missing_rank(rank, world_size, timeout):
         try:
             averager.reduce_([parameter])
         except gradwire.PeerTimeoutError as again:
-            return str(error), error.rank, seconds, parameter.grad.tolist(), str(again)
+            return str(error), error.rank, seconds, parameter.grad.tolist(), str(again), again.after
     return None
 
 
@@ -404,7 +535,7 @@ def half_a_step(rank, world_size):
         # Gone: the others are told by the connection.
         state.close()
         return "own"
-    except RuntimeError as error:
+    except RAISED as error:
         return str(error)
     return None
 
@@ -414,7 +545,7 @@ def _second_step_fails(ddp, state, rank):
     begin = time.monotonic()
     try:
         backward(ddp, rank, 1)
-    except RuntimeError as error:
+    except RAISED as error:
         said = str(error)
     else:
         said = None

@@ -189,12 +189,22 @@ def refused(rank, world_size):
     state = gradwire.torch.State("dense", timeout=30)
     module = model()
     local = make(module, torch.optim.SGD(module.parameters(), lr=0.1), steps=1, timeout=30)
-    try:
-        local.load_state_dict(gradwire.torch.Averager("dense", timeout=30).state_dict())
-    except gradwire.Error as error:
-        said["saved"] = f"{type(error).__name__}: {error}"
+    fits = local.state_dict()
+    short = {**fits["outer"], "2.bias": torch.zeros(1)}
+    for name, saved in {
+        "saved": gradwire.torch.Averager("dense", timeout=30).state_dict(),
+        "short": {**fits, "outer": short},
+        "groups": {**fits, "optimizer": {"param_groups": []}},
+        "no optimizer saved": {name: one for name, one in fits.items() if name != "optimizer"},
+        "not done": {**fits, "done": None},
+    }.items():
+        try:
+            local.load_state_dict(saved)
+        except gradwire.Error as error:
+            said[name] = f"{type(error).__name__}: {error}"
     state.close()
-    return said, local.step() is not None
+    unchanged = all(torch.equal(one, local.state_dict()["outer"][name]) for name, one in fits["outer"].items())
+    return said, unchanged and local.step() is not None
 
 
 def not_finite(rank, world_size):
@@ -248,6 +258,39 @@ def lost(rank, world_size):
     except gradwire.PeerLostError as error:
         return error.rank, str(error)
     return None
+
+
+class Branches(torch.nn.Module):
+    """A layer, and a branch that rank 1 does not use."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.branch = torch.nn.Linear(64, 10), torch.nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        output = self.stem(inputs)
+        return output + self.branch(inputs) if self.used else output
+
+
+def uneven(rank, world_size, steps):
+    """The optimizers of two ranks have momentum of different parameters until the last step: each one's before and
+    after the last exchange."""
+    module = Branches()
+    optimizer, local = _made(module, "dense", {"steps": 1, "inner": "averaged"})
+    for step in range(steps):
+        module.used = rank == 0 or step == 3
+        optimizer.zero_grad()
+        backward(module, rank, step)
+        optimizer.step()
+        before = _momenta(module, optimizer)
+        local.step()
+    return before, _momenta(module, optimizer), weights(module)
+
+
+def _momenta(module, optimizer):
+    states = {name: optimizer.state.get(one, {}) for name, one in module.named_parameters()}
+    return {name: one["momentum_buffer"].numpy().copy() for name, one in states.items() if one}
 
 
 def in_groups(rank, world_size):

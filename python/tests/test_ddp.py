@@ -11,6 +11,8 @@ import jobs  # noqa: E402
 import own  # noqa: E402
 from ranks import run  # noqa: E402
 
+import gradwire.torch  # noqa: E402
+
 YOUNG = pytest.mark.skipif(
     int(torch.__version__.split(".")[0]) < 2, reason="needs PyTorch 2.1 or newer"
 )
@@ -187,9 +189,9 @@ def test_a_rank_that_stands_still_is_named_within_the_timeout(scheme):
 
 def test_a_rank_that_never_comes_is_named():
     said, *_ = run(jobs.missing_rank, 2, 5.0)
-    words, blamed, seconds, gradient, again = said
+    words, blamed, seconds, gradient, again, after = said
     assert "rank 1 was silent for 5" in words and blamed == 1
-    assert "broken since then" in again
+    assert "broken since then" in again and after == 5
     assert seconds < 15 and gradient == [1.0, 1.0, 1.0]
 
 
@@ -249,6 +251,74 @@ def test_groups_of_ranks_average_for_themselves():
     ranks = run(jobs.subgroup, 4)
     assert [one[0] for one in ranks] == [[0.5] * 3, [0.5] * 3, [2.5] * 3, [2.5] * 3]
     assert [one[1:] for one in ranks] == [(0, 2), (1, 2), (0, 2), (1, 2)]
+
+
+@YOUNG
+def test_a_state_averages_over_the_ranks_of_its_wrapper():
+    ranks = run(jobs.subgroup_of_ddp, 4)
+    for rank, (_, mean, said) in enumerate(ranks):
+        pair = rank // 2 * 2
+        assert numpy.array_equal(mean, rank_order_mean([ranks[pair][0], ranks[pair + 1][0]]))
+        assert said is not None and f"[{pair}, {pair + 1}]; leave process_group out" in said, said
+
+
+def test_states_are_gathered_where_it_is_asked_for():
+    (first, none, said), (second, found, _) = run(jobs.gathered, 2)
+    assert none is None and len(found) == 2
+    assert numpy.array_equal(found[0], first) and numpy.array_equal(found[1], second)
+    assert said is not None and "destination = 2 is none of the 2 ranks" in said, said
+
+
+def test_nothing_of_a_gathered_state_runs():
+    said, ran = run(jobs.gathered_with_code, 2)[0]
+    assert said is not None and "what rank 1 has saved cannot be read" in said, said
+    assert not ran
+
+
+MISFITS = {
+    "nothing": "its scheme is missing",
+    "no rank": "its rank is missing",
+    "no compressors": "its compressors is missing",
+    "a word for a step": "its step is missing, or is no int",
+    "no shape": "the shape of parameter `weight` is '100'",
+    "no tensor": "its entry `seed` is a `int`",
+    "one element": "its residual of `weight` has 1 elements where 100 are needed",
+    "too many elements": "its residual of `weight` has 101 elements where 100 are needed",
+    "a list": "its residual of `weight` has 0 elements",
+    "another name": "its residual is not of the parameters",
+    "no name": "its residual is not of the parameters",
+    "no ranks": "it holds no rank's part",
+    "not in order": "its rank is 1, and not 0",
+    "too few ranks": "its world_size is 2, and not 1",
+    "ranks apart": "rank 1's part is of another step",
+    "another group": "it is of the ranks [0, 3]",
+}
+
+
+def test_saved_states_that_do_not_fit_are_refused_and_change_nothing():
+    said, kept, residual = run(jobs.misfits, 1)[0]
+    assert set(said) == set(MISFITS)
+    for name, words in MISFITS.items():
+        assert words in said[name], (name, said[name])
+    assert kept and residual == [2.0] * 100
+
+
+def test_residuals_are_in_the_order_of_shapes_whatever_the_order_in_memory():
+    for hooked, averaged, mean, expected in run(jobs.in_memory_order, 2):
+        assert all(numpy.array_equal(hooked[name], averaged[name]) for name in averaged)
+        assert numpy.array_equal(mean, expected) and numpy.abs(mean).max() > 0
+
+
+def test_numbers_of_numpy_are_settings():
+    given = {"seed": numpy.int64(3), "dense_below": numpy.uint8(9), "momentum_correction": numpy.float32(0.5)}
+    plain = {"seed": 3, "dense_below": 9, "momentum_correction": 0.5}
+    mine, expected = (run(jobs.averaged, 2, "topk", one, 2) for one in (given, plain))
+    assert numpy.array_equal(mine[0][1], expected[0][1])
+
+
+def test_names_are_for_a_state_alone():
+    with pytest.raises(gradwire.SettingError, match="`parameters` is an argument of State alone"):
+        gradwire.torch.Averager("topk", parameters=jobs.model())
 
 
 @pytest.mark.parametrize("what", ["scheme", "model", "seed"])

@@ -320,6 +320,7 @@ def test_a_transport_that_fails_is_blamed_and_nothing_is_applied(answer, kind, w
     assert numpy.array_equal(values, gradient(0, 1))
     if kind in (gradwire.PeerLostError, gradwire.TransportError):
         assert caught.value.__cause__ is not None
+    assert caught.value.after == (2.5 if kind is gradwire.PeerTimeoutError else None)
 
 
 def test_an_interruption_is_not_wrapped():

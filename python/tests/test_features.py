@@ -66,6 +66,11 @@ def test_compiled_autograd_is_refused_in_backward():
         assert said is not None and "one gradient at a time" in said, said
 
 
+def test_a_static_graph_of_several_types_is_refused_in_backward():
+    for said in run(features.static_graph_of_types, 2):
+        assert said is not None and "static_graph=True does so" in said, said
+
+
 def test_an_averager_takes_sparse_gradients():
     ranks = run(features.sparse_in_an_averager, 2)
     for number, mean in enumerate(ranks[0][1]):
@@ -94,6 +99,7 @@ def test_numbered_parameters_are_not_taken_for_others():
 @pytest.mark.parametrize("scales", [[1024.0, 512.0, 2048.0, 1.0], [65536.0, 3.0, 0.5, 65536.0]])
 def test_residuals_are_kept_without_the_scale(scales):
     ranks = run(features.scaled_conservation, 2, scales)
+    assert all(rank[3] == len(scales) for rank in ranks)
     given = sum(rank[0] for rank in ranks)
     left = sum(rank[2] for rank in ranks)
     assert numpy.allclose(given, 2 * ranks[0][1] + left, atol=1e-5)
@@ -111,7 +117,8 @@ def test_ranks_skip_together_with_a_scaler_in_the_state():
 
 def test_a_scaler_that_is_off_leaves_what_is_not_finite_an_error():
     for found in run(features.scaler_off, 2):
-        assert found == (1, True)
+        assert found is not None and found[1]
+        assert "non-finite gradient on rank 1 at step 1" in found[0], found
 
 
 def test_a_momentum_is_shared_in_every_step():
@@ -132,7 +139,8 @@ def test_the_state_of_a_compiled_model_is_that_of_the_plain_one():
 def test_a_rank_that_leaves_while_it_has_joined_is_named():
     timeout = 20.0
     said, seconds = run(features.leaves_while_others_join, 2, timeout, killed=(1,))[0]
-    assert said is not None and seconds < timeout, said
+    assert said is not None and "rank 1 is gone" in said, said
+    assert seconds < timeout
 
 
 @pytest.mark.parametrize("before, now", [(3, 2), (1, 2), (2, 4)])
@@ -190,6 +198,23 @@ def test_fully_shard_compresses_as_distributed_data_parallel_does(scheme):
         assert names == sorted(f"{i}.{kind}" for i in (0, 2, 4) for kind in ("bias", "weight"))
 
 
+def test_rules_go_to_the_units_that_have_their_parameters():
+    rules = [{"match": "0.weight", "scheme": "half"}, {"match": "*.bias", "scheme": "dense"}]
+    for sharded, ddp, (_, _, units, _) in run(features.sharded, 2, "topk", {"bucketing": "parameter", "rules": rules}):
+        assert numpy.array_equal(sharded, ddp) and units == ["", "0", "4"]
+
+
+def test_units_that_are_divided_over_different_ranks_are_refused():
+    for said in run(features.sharded_over_several, 4):
+        assert said is not None and "give all of `fully_shard` the same mesh" in said, said
+
+
+def test_what_a_group_has_saved_goes_back_to_the_same_ranks(tmp_path):
+    for before, gathered, loaded, said in run(features.states_of_groups, 4, str(tmp_path)):
+        assert numpy.array_equal(gathered, before) and numpy.array_equal(loaded, before)
+        assert all(one is not None and "it is of the ranks [" in one for one in said), said
+
+
 def test_a_checkpoint_of_fully_shard_goes_on_as_if_never_stopped():
     for whole, again, step in run(features.sharded_resumed, 2):
         assert numpy.array_equal(whole, again) and step == 4
@@ -208,11 +233,13 @@ def test_fully_shard_takes_what_has_no_gradient_for_zero(scheme, settings):
 
 
 def test_what_does_not_go_together_with_fully_shard_is_refused():
-    for (twice, hooked, wrapped, plain), step in run(features.sharded_and_refused, 2):
+    for (twice, hooked, wrapped, plain, named, ruled), step in run(features.sharded_and_refused, 2):
         assert "compressed already" in twice
         assert "divided over ranks" in hooked and "gradwire.fsdp.compress" in hooked
         assert "use either `fully_shard` or DistributedDataParallel" in wrapped
         assert "call it first" in plain
+        assert "`parameters` is an argument of State alone" in named
+        assert "`9.*` matches no parameter; the names begin with 0, 2, 4" in ruled, ruled
         assert "non-finite gradient on rank 1 at step 1" in step, step
 
 

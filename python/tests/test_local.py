@@ -104,6 +104,16 @@ def test_statistics_of_batch_norm_and_momentum_are_averaged():
     assert own_state[0][4] < ranks[0][4]
 
 
+@pytest.mark.parametrize("steps", [3, 4, 5])
+def test_vectors_that_some_optimizers_lack_stay_as_they_are(steps):
+    (before, after, weights), (other, known, same) = run(local.uneven, 2, steps)
+    assert numpy.array_equal(weights, same)
+    assert len(before) == 4 and len(other) == (2 if steps == 3 else 4)
+    for name, one in after.items():
+        expected = (before[name] + other[name]) * numpy.float32(0.5) if name in other else before[name]
+        assert numpy.array_equal(one, expected) and numpy.array_equal(known.get(name, one), expected)
+
+
 def test_weights_of_sixteen_bits_have_outer_weights_of_thirty_two():
     ranks = run(local.train, 2, "topk", {"ratio": 0.1, "steps": 2}, 8, "half")
     for one, other in zip(ranks[0][2], ranks[1][2]):
@@ -159,6 +169,10 @@ REFUSED = {
     "disagree": r"SettingError: rank 1 has another scheme, other settings",
     "doubles": r"InputError: .*torch.float64",
     "saved": r"StateError: saved state: it is none of local steps",
+    "short": r"StateError: saved state: its outer of `2.bias` has 1 elements where 256 are needed",
+    "groups": r"StateError: saved state: its optimizer has other groups",
+    "no optimizer saved": r"StateError: saved state: its optimizer has other groups",
+    "not done": r"StateError: saved state: it does not say how many steps",
 }
 
 

@@ -253,6 +253,40 @@ def test_a_message_that_is_not_shorter_travels_as_plain_numbers():
         assert sent == 24 + 4 * len(mean) + 28
 
 
+class Owing(own.Largest):
+    """Adds what it did not send to the next gradient by itself."""
+
+    feedback = False
+
+    def __init__(self):
+        self.owed = numpy.zeros(1, numpy.float32)
+
+    def encode(self, gradient, step):
+        message = super().encode(gradient + self.owed, step)
+        self.owed = gradient + self.owed - self.decode(message, len(gradient))
+        return message
+
+    def state(self):
+        return {"owed": self.owed}
+
+    def load_state(self, state):
+        self.owed = state["owed"]
+
+
+@pytest.mark.parametrize("scheme", [own.Smoothed, Owing])
+def test_what_a_scheme_reckons_with_is_sent_of_a_long_message_too(scheme):
+    class Longer(scheme):
+        def encode(self, gradient, step):
+            return super().encode(gradient, step) + bytes(4 * len(gradient))
+
+        def decode(self, message, length):
+            return super().decode(message[: 8 * (length // 10)], length)
+
+    for rank, expected in zip(ranks(2, steps(Longer(), 3)), ranks(2, steps(scheme(), 3))):
+        for (mean, sent), (known, _) in zip(rank[0], expected[0]):
+            assert numpy.array_equal(mean, known) and sent >= 4 * len(mean)
+
+
 def test_a_compressor_can_be_copied():
     import copy
 

@@ -36,6 +36,38 @@ def test_a_run_that_is_still_going_on_is_read_as_far_as_it_has_come(tmp_path):
     assert len(run.steps) == len(gradwire.read_run(RUN).steps)
 
 
+def test_a_last_line_that_is_torn_within_a_letter_is_left_out(tmp_path):
+    text = (RUN / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl").write_bytes(text + '{"event":"note","text":"\N{EURO SIGN}'.encode()[:-1])
+    assert len(gradwire.read_run(tmp_path).steps) == len(gradwire.read_run(RUN).steps)
+
+
+@pytest.mark.parametrize(
+    "file, line, words",
+    [
+        ("metrics", b'{"event":"step"}', "no record of a run .*step"),
+        ("metrics", b'{"event":"step","step":[1]}', r"`step` is \[1\], and not a whole number"),
+        ("metrics", b'{"event":"step","step":99,"phases":[]}', "no record of a run"),
+        ("metrics", b'{"event":"epoch","epoch":"one"}', "`epoch` is 'one'"),
+        ("metrics", b'{"event":"finished"}', "no record of a run .*summary"),
+        ("metrics", b'{"event":"\xe2\x82"}', "no JSON .*utf-8"),
+        ("metrics", b"[" * 100_000 + b"]" * 100_000, "no JSON .*recursion"),
+        ("network", b'{"step":99,"compute":[[1],[2]],"up":[[3]]}', "no record of a run .*IndexError"),
+        ("network", b'{"step":99,"compute":3}', "no record of a run"),
+        ("network", b'{"step":99}', "no record of a run .*compute"),
+    ],
+)
+def test_a_record_that_has_not_what_it_needs_is_refused_by_its_line(file, line, words, tmp_path):
+    for one in ("metrics", "network"):
+        shutil.copy(RUN / f"{one}.jsonl", tmp_path)
+    file = tmp_path / f"{file}.jsonl"
+    number = len(file.read_bytes().splitlines()) + 1
+    with file.open("ab") as more:
+        more.write(line + b"\n")
+    with pytest.raises(gradwire.InputError, match=f"{file.name}, line {number}: .*{words}"):
+        gradwire.read_run(tmp_path)
+
+
 def test_numbers_that_are_not_finite_and_steps_taken_again(tmp_path):
     lines = (RUN / "metrics.jsonl").read_text().splitlines()
     steps = [line for line in lines if '"event":"step"' in line]

@@ -10,6 +10,7 @@ that went first.
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from datetime import timedelta
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -38,6 +39,13 @@ _PIECE = 1 << 26
 _STRETCH = 1 << 19
 
 
+def ranks_of(group: Optional[dist.ProcessGroup]) -> List[int]:
+    """The numbers that the whole job has for the ranks of a group; None is all of them."""
+    if group is None:
+        return list(range(dist.get_world_size()))
+    return [dist.get_global_rank(group, one) for one in range(dist.get_world_size(group))]
+
+
 class Gloo:
     """One rank of a group of its own, over gloo, whatever backend trains the model."""
 
@@ -54,21 +62,19 @@ class Gloo:
         if self.rank < 0:
             raise TransportError("this process is not in the process group that was given")
         span = timedelta(seconds=timeout)
-        if group is None:
-            self._ranks = list(range(self.world_size))
-            self.group = dist.new_group(self._ranks, timeout=span, backend="gloo")
+        self.ranks = ranks_of(group)
+        # The same numbers; None where they are all ranks of the job, of which the next run may have others.
+        self.subgroup: Optional[List[int]] = None
+        if self.ranks == ranks_of(None):
+            self.group = dist.new_group(self.ranks, timeout=span, backend="gloo")
         else:
-            self._ranks = [dist.get_global_rank(group, one) for one in range(self.world_size)]
+            self.subgroup = self.ranks
             self.group = dist.new_group(
-                self._ranks, timeout=span, backend="gloo", use_local_synchronization=True
+                self.ranks, timeout=span, backend="gloo", use_local_synchronization=True
             )
         self._others = [one for one in range(self.world_size) if one != self.rank]
         self._left: Optional[Error] = None
         self._rooms: Dict[int, torch.Tensor] = {}
-
-    def global_rank(self, rank: int) -> int:
-        """The number that the whole job has for a rank of this group."""
-        return self._ranks[rank]
 
     def allgather(self, message: "numpy.ndarray[Any, Any]") -> List["numpy.ndarray[Any, Any]"]:
         """Gives `message` to every rank; returns everybody's, in order of rank, to be read before the
@@ -261,9 +267,10 @@ class Gloo:
 
     def _wait(self, works: Dict[int, Any], end: float) -> None:
         for peer, work in works.items():
-            left = max(0.001, end - time.monotonic())
+            # Gloo counts whole milliseconds, and would else come back before the end.
+            left = max(1, math.ceil(1000 * (end - time.monotonic())))
             try:
-                work.wait(timedelta(seconds=left))
+                work.wait(timedelta(milliseconds=left))
             except (RuntimeError, ValueError) as error:
                 if time.monotonic() < end:
                     self._lose(peer, error)
@@ -283,10 +290,10 @@ class Gloo:
         raise PeerLostError(f"rank {peer} is gone", peer) from error
 
     def _send(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
-        return dist.isend(tensor, dst=self._ranks[peer], group=self.group, tag=tag)
+        return dist.isend(tensor, dst=self.ranks[peer], group=self.group, tag=tag)
 
     def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
-        return dist.irecv(tensor, src=self._ranks[peer], group=self.group, tag=tag)
+        return dist.irecv(tensor, src=self.ranks[peer], group=self.group, tag=tag)
 
     # The same without PyTorch's checks of arguments, which cost as much as a stretch's arithmetic.
 

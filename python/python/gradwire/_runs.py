@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._errors import InputError
 
@@ -61,28 +62,34 @@ def read_run(folder: Union[str, Path]) -> Run:
         raise InputError(
             f"{folder} is no run's folder: it has no metrics.jsonl; give a folder under runs/out"
         )
-    events: Dict[str, List[Dict[str, Any]]] = {}
-    for line in _lines(metrics):
-        events.setdefault(str(line.pop("event", "")), []).append(line)
-    started = events.get("started")
+    started, finished = None, None
+    steps: List[Dict[str, Any]] = []
+    epochs: List[Dict[str, Any]] = []
+    gauges: List[Dict[str, Any]] = []
+    for number, line in _lines(metrics):
+        with _reading(metrics, number):
+            event = line.pop("event", None)
+            if event == "started":
+                started = started or line
+            elif event == "step":
+                phases = line.pop("phases", {})
+                gauges.append({"step": _count(line, "step"), **line.pop("gauges", {})})
+                steps.append({**line, **{f"phases.{name}": one for name, one in phases.items()}})
+            elif event == "epoch":
+                epochs.append({"epoch": _count(line, "epoch"), **line})
+            elif event == "finished":
+                finished = line["summary"]
     if not started:
         raise InputError(f"{metrics} says nothing of how the run began; is it a whole file?")
-    steps, gauges = [], []
-    for step in events.get("step", []):
-        gauges.append({"step": step["step"], **step.pop("gauges", {})})
-        steps.append({**step, **{f"phases.{k}": v for k, v in step.pop("phases", {}).items()}})
-    for row in steps:
-        row.pop("phases", None)
-    finished = events.get("finished")
     network = folder / "network.jsonl"
     return Run(
         folder=folder,
         steps=_frame(pandas, steps, ["step"]),
-        epochs=_frame(pandas, events.get("epoch", []), ["epoch"]),
+        epochs=_frame(pandas, epochs, ["epoch"]),
         gauges=_frame(pandas, gauges, ["step"]),
         network=_frame(pandas, _network(network) if network.is_file() else [], ["step", "rank"]),
-        started=started[0],
-        finished=finished[-1]["summary"] if finished else None,
+        started=started,
+        finished=finished,
     )
 
 
@@ -96,16 +103,36 @@ def _frame(pandas: Any, rows: List[Dict[str, Any]], index: List[str]) -> "pandas
 
 def _network(file: Path) -> List[Dict[str, Any]]:
     rows = []
-    for line in _lines(file):
+    for number, line in _lines(file):
         if "step" not in line:
             continue  # The header of the process that wrote what follows.
-        for rank, compute in enumerate(line["compute"]):
-            row = {"step": line["step"], "rank": rank, **dict(zip(_COMPUTE, compute))}
-            for name, column in _SUMS.items():
-                if line.get(name):
-                    row[column] = _total(line[name][rank])
-            rows.append(row)
+        with _reading(file, number):
+            step = _count(line, "step")
+            for rank, compute in enumerate(line["compute"]):
+                row = {"step": step, "rank": rank, **dict(zip(_COMPUTE, compute))}
+                for name, column in _SUMS.items():
+                    if line.get(name):
+                        row[column] = _total(line[name][rank])
+                rows.append(row)
     return rows
+
+
+@contextmanager
+def _reading(file: Path, number: int) -> Iterator[None]:
+    """Around what reads one record: says which, where that has not what it needs."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError) as error:
+        words = f"{file}, line {number}: this is no record of a run ({type(error).__name__}: {error})"
+        raise InputError(f"{words}; take the line out, or take the whole file again") from error
+
+
+def _count(record: Dict[str, Any], name: str) -> int:
+    """What counts the rows of a table."""
+    value = record[name]
+    if not isinstance(value, int):
+        raise TypeError(f"`{name}` is {value!r}, and not a whole number")
+    return value
 
 
 def _total(value: Any) -> Any:
@@ -113,18 +140,19 @@ def _total(value: Any) -> Any:
     return sum(value) if isinstance(value, list) else value
 
 
-def _lines(file: Path) -> Iterator[Dict[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
+def _lines(file: Path) -> Iterator[Tuple[int, Dict[str, Any]]]:
+    """The records and the numbers of their lines. A last line that is torn, maybe within a letter, is none."""
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                value = json.loads(line, object_hook=_finite)
-            except ValueError as error:
-                if not line.endswith("\n"):
+                value = json.loads(line.decode(), object_hook=_finite)
+            except (ValueError, RecursionError) as error:
+                if not line.endswith(b"\n"):
                     return
                 raise InputError(f"{file}, line {number}: this is no JSON ({error})") from error
             if not isinstance(value, dict):
                 raise InputError(f"{file}, line {number}: this is no record")
-            yield value
+            yield number, value
 
 
 def _finite(record: Dict[str, Any]) -> Dict[str, Any]:

@@ -17,8 +17,9 @@ class Codec(Protocol):
     """A scheme of your own: an object with these two methods, wherever a scheme is named.
 
     `decode` reads the message and nothing that another rank might not have. Each bucket has a copy of
-    the object, made by `copy.deepcopy`, so that one object serves any number of states. A message that
-    is not shorter than the gradient is sent as plain float32 in its place.
+    the object, made by `copy.deepcopy`, so that one object serves any number of states. In place of a message that
+    is not shorter than the gradient plain float32 is sent: the gradient, or with `combine` or `state` what
+    `decode` makes of the message.
 
     These may be there too:
 

@@ -9,16 +9,17 @@ each rank keeps its part of the mean: what `fully_shard` does by reduce-scatter.
 
 import math
 from datetime import timedelta
-from typing import Any, Dict, List, Optional, Tuple, Union
+from fnmatch import fnmatchcase
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
 from ._errors import InputError, SettingError, StateError
-from ._gloo import Gloo
+from ._gloo import Gloo, ranks_of
 from ._gradwire import Traffic
 from ._schemes import Codec
-from .torch import _VECTORS, _WRAPPERS, _check_type, _dealt, _Ranks
+from .torch import _VECTORS, _WRAPPERS, _alone, _check_type, _own_part, _Ranks
 
 __all__ = ["State", "compress"]
 
@@ -151,18 +152,13 @@ class State:
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
         """Takes up what `state_dict` or `gather_state` returned, before the first step; of another
         number of ranks as `gradwire.torch.State` does."""
-        if isinstance(saved, dict) and "ranks" in saved:
-            ranks = saved["ranks"]
-            alike = len(ranks) == self.world_size
-            saved = ranks[self.rank] if alike else _dealt(ranks, self.rank, self.world_size)
-        if not isinstance(saved, dict) or "parameters" not in saved:
-            raise StateError(
-                "saved state: this is none; give what `state_dict` or `gather_state` returned"
-            )
-        known = {name for unit in self._units.values() for name in unit.parameters}
-        if saved["parameters"] and set(saved["parameters"]) != known:
-            which = sorted(set(saved["parameters"]) ^ known)
-            raise StateError(f"saved state: it is of another model; `{which[0]}` is on one side only")
+        saved = _own_part(saved, self._transport)
+        known = {name: shape for unit in self._units.values() for name, shape in unit.parameters.items()}
+        for name in sorted({*saved["parameters"], *known} if saved["parameters"] else ()):
+            if saved["parameters"].get(name) != known.get(name):
+                raise StateError(
+                    f"saved state: it is of another model; `{name}` is on one side only, or has another shape"
+                )
         for name, unit in self._units.items():
             part = dict(saved)
             for key in ("parameters", *_VECTORS):
@@ -183,9 +179,10 @@ def compress(
 ) -> State:
     """Compresses the gradients of a model that `fully_shard` was applied to, on every rank.
 
-    `scheme` and `settings` are those of `gradwire.torch.State`. Each unit of `fully_shard` is exchanged
-    by itself, as soon as the backward pass has its gradients. A residual is of whole parameters: it takes
-    the memory that `fully_shard` saves, four bytes an element. Call it before the first backward pass.
+    `scheme` and `settings` are those of `gradwire.torch.State` but `parameters`, `process_group` and
+    `scaler`. Each unit of `fully_shard` is exchanged by itself, as soon as the backward pass has its
+    gradients. A residual is of whole parameters: it takes the memory that `fully_shard` saves, four bytes
+    an element. Call it before the first backward pass.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -210,8 +207,7 @@ def compress(
             found[_WRAPPERS.sub("", name)] = (module, group)
     if not found:
         raise SettingError("no module of this model was given to `fully_shard`; call it first")
-    transport: Optional[Gloo] = None
-    units: Dict[str, _Unit] = {}
+    layouts: Dict[str, Dict[str, List[int]]] = {}
     for name, (module, group) in found.items():
         if isinstance(group._reduce_scatter_comm, _Unit):
             raise SettingError(f"module `{name}` is compressed already; compress a model once")
@@ -223,16 +219,36 @@ def compress(
                     f"{one.fsdp_placement.dim}, and only the first is compressed; leave "
                     "`shard_placement_fn` out"
                 )
-        if not parameters:
-            continue
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        transport = transport or Gloo(group.mesh_info.shard_process_group, timeout)
-        shapes = {names[id(one.sharded_param)]: list(one._orig_size) for one in parameters}
-        units[name] = _Unit(shapes, scheme, transport=transport, timeout=timeout, **settings)
+        if parameters:
+            layouts[name] = {names[id(one.sharded_param)]: list(one._orig_size) for one in parameters}
+    if not layouts:
+        raise SettingError("no parameter of this model needs a gradient")
+    first, *others = layouts
+    group = found[first][1].mesh_info.shard_process_group
+    for name in others:
+        ranks = ranks_of(found[name][1].mesh_info.shard_process_group)
+        if ranks != ranks_of(group):
+            raise SettingError(
+                f"module `{name}` is divided over the ranks {ranks}, and module `{first}` over {ranks_of(group)}; "
+                "give all of `fully_shard` the same mesh"
+            )
+    _alone(scheme, settings, [one for layout in layouts.values() for one in layout])
+    rules = settings.pop("rules", None) or []
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    transport = Gloo(group, timeout)
+    units: Dict[str, _Unit] = {}
+    for name, layout in layouts.items():
+        own = _rules_of(layout, rules) or None
+        units[name] = _Unit(layout, scheme, transport=transport, timeout=timeout, rules=own, **settings)
+        module = found[name][0]
         module.set_custom_reduce_scatter(units[name])
         if hasattr(module, "set_reduce_scatter_unused_params"):
             module.set_reduce_scatter_unused_params(True, recurse=False)
-    if transport is None:
-        raise SettingError("no parameter of this model needs a gradient")
     return State(units, transport)
+
+
+def _rules_of(names: Iterable[str], rules: Sequence[Mapping[str, Any]]) -> List[Mapping[str, Any]]:
+    """The rules that some of these parameters go by; one that none goes by would be an error in their unit."""
+    taken = {next((i for i, rule in enumerate(rules) if fnmatchcase(name, rule["match"])), None) for name in names}
+    return [rule for i, rule in enumerate(rules) if i in taken]

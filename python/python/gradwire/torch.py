@@ -12,6 +12,7 @@ steps how far the weights have come. `gather_state` collects every rank's residu
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import time
@@ -35,7 +36,7 @@ from ._errors import (
     StateError,
     TransportError,
 )
-from ._gloo import Gloo
+from ._gloo import Gloo, ranks_of
 from ._gradwire import Exchange, Traffic
 from ._schemes import Codec
 
@@ -55,8 +56,10 @@ _ANY_BUCKETS = {"dense", "half", "nonzero"}
 _BUCKET = 1 << 22
 # What a state has for each element of the gradient; the last two are the same on all ranks.
 _VECTORS = ("residual", "velocity", "average", "estimate", "momentum")
-# What a rank's part is called in a checkpoint.
-_RANK = re.compile(r"rank\.\d+$")
+# What every saved state has beside them, and of which type.
+_HEAD = {"scheme": str, "step": int, "rank": int, "world_size": int, "parameters": dict, "compressors": dict}
+# What a rank's part is called in a checkpoint, by its number in the whole job.
+_RANK = re.compile(r"rank\.(\d+)$")
 # The names of parameters that are numbered.
 _NUMBERED = re.compile(r"parameter\.\d+")
 
@@ -72,15 +75,12 @@ class _Ranks:
         self,
         scheme: Union[str, Codec],
         *,
-        parameters: Optional[Parameters] = None,
         process_group: Optional[dist.ProcessGroup] = None,
         timeout: Union[float, timedelta] = 300.0,
         transport: Optional[Gloo] = None,
         **settings: Any,
     ) -> None:
-        # Refuses settings that are not possible before anybody waits for anybody.
-        alone = Exchange({}, scheme, **settings)
-        corrects = "velocity" in alone.state()
+        corrects = "velocity" in _alone(scheme, settings).state()
         if self._DEPTH and corrects and settings.get("momentum_correction") is None:
             warnings.warn(
                 f"scheme `{scheme}` applies momentum before it compresses, unless momentum_correction "
@@ -95,9 +95,6 @@ class _Ranks:
         self._scheme_name = scheme if isinstance(scheme, str) else type(scheme).__qualname__
         self._settings = settings
         self._transport = transport or Gloo(process_group, timeout)
-        self._names: Optional[Dict[int, str]] = None
-        if parameters is not None:
-            self._names = {id(tensor): name for name, tensor in _named(parameters)}
         self._exchange: Optional[Exchange] = None
         self._shapes: Dict[str, List[int]] = {}
         self._places: Dict[str, slice] = {}
@@ -170,28 +167,15 @@ class _Ranks:
         before the first step goes back to the beginning.
 
         What `gather_state` returned of another number of ranks is dealt out among those that there
-        are now, so that what is still to be applied stays the same. Of a model that has other
-        parameters by now, the residuals of those that have the same name and shape are taken up;
-        a warning says which are not."""
-        if isinstance(saved, dict) and "ranks" in saved:
-            ranks = saved["ranks"]
-            if len(ranks) == self.world_size:
-                saved = ranks[self.rank]
-            else:
-                saved = _dealt(ranks, self.rank, self.world_size)
-        if not isinstance(saved, dict) or saved.get("version") != _VERSION:
-            raise StateError(
-                "saved state: this is none; give what `state_dict` or `gather_state` returned"
-            )
-        for key, found, needed in [
-            ("scheme", saved["scheme"], self._scheme_name),
-            ("rank", saved["rank"], self.rank),
-            ("world_size", saved["world_size"], self.world_size),
-        ]:
-            if found != needed:
-                raise StateError(f"saved state: its {key} is {found}, and not {needed}")
+        are now, so that what is still to be applied stays the same; but what a group of some ranks of
+        the job has saved goes back to a group of the same ranks. Of a model that has other parameters
+        by now, the residuals of those that have the same name and shape are taken up; a warning says
+        which are not."""
+        saved = _own_part(saved, self._transport)
+        if saved["scheme"] != self._scheme_name:
+            raise StateError(f"saved state: its scheme is {saved['scheme']}, and not {self._scheme_name}")
         if self._exchange is None:
-            self._saved, self._step = dict(saved), int(saved["step"])
+            self._saved, self._step = dict(saved), saved["step"]
         else:
             self._restore(saved)
 
@@ -208,6 +192,7 @@ class _Ranks:
             "step": self._step,
             "rank": self.rank,
             "world_size": self.world_size,
+            "group": self._transport.subgroup,
             "parameters": {name: list(shape) for name, shape in self._shapes.items()},
             "compressors": {},
         }
@@ -225,13 +210,13 @@ class _Ranks:
             if name in saved:
                 flat = numpy.zeros(len(self._view), dtype=numpy.float32)
                 for one, part in saved[name].items():
-                    flat[self._saved_places[one]] = part.numpy()
+                    flat[self._saved_places[one]] = part.detach().cpu().numpy().reshape(-1)
                 entries[name] = flat
         for name, tensor in saved["compressors"].items():
-            values = tensor.numpy()
+            values = tensor.detach().cpu().numpy()
             entries[name] = values.view(numpy.uint64) if values.dtype == numpy.int64 else values
         self._exchange.load_state(entries)
-        self._step = int(saved["step"])
+        self._step = saved["step"]
 
     def _fitting(self, saved: Dict[str, Any]) -> Dict[str, Any]:
         """Of the state of a model with other parameters, what fits this one."""
@@ -267,7 +252,9 @@ class _Ranks:
 
     def _build(self, shapes: Dict[str, List[int]], pinned: bool, *agreed: Any) -> None:
         """Fixes the layout, as all ranks have it, which agree on what else is given."""
-        text = json.dumps([self._scheme_name, self._settings, shapes, *agreed], sort_keys=True)
+        agreed = (self._scheme_name, self._settings, shapes, *agreed)
+        # NumPy's numbers are settings, too.
+        text = json.dumps(agreed, sort_keys=True, default=lambda one: one.item())
         mine = hashlib.sha256(text.encode()).digest()
         digests = self._transport.allgather(numpy.frombuffer(mine, dtype=numpy.uint8).copy())
         for rank, digest in enumerate(digests):
@@ -339,7 +326,8 @@ class _Ranks:
             return
         words = f"{failure} (the group of ranks is broken since then; make a new one on every rank)"
         if isinstance(failure, Error):
-            raise type(failure)(words, failure.rank, failure.step) from failure
+            told = (failure.rank, failure.step, failure.parameter, failure.index, failure.after)
+            raise type(failure)(words, *told) from failure
         raise TransportError(words) from failure
 
 
@@ -347,6 +335,98 @@ def _signed(values: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
     """The same bits in a type that PyTorch has: its unsigned 64-bit type is younger than many of
     its versions."""
     return values.view(numpy.int64) if values.dtype == numpy.uint64 else values
+
+
+def _alone(scheme: Union[str, Codec], settings: Mapping[str, Any], names: Iterable[str] = ()) -> Exchange:
+    """The exchange of one rank, with an element for each of these names: it refuses settings that are not
+    possible before anybody waits for anybody."""
+    if "parameters" in settings:
+        raise SettingError(
+            "`parameters` is an argument of State alone: here names are those of the model, or of what "
+            "`reduce_` is given; leave it out"
+        )
+    return Exchange({name: [1] for name in names}, scheme, **settings)
+
+
+def _own_part(saved: Any, transport: Gloo) -> Dict[str, Any]:
+    """This rank's part of what `state_dict` or `gather_state` returned, once all of it is seen to fit itself
+    and these ranks."""
+    together = isinstance(saved, dict) and "ranks" in saved
+    parts = saved["ranks"] if together else [saved]
+    if not isinstance(parts, list) or not parts:
+        raise StateError("saved state: it holds no rank's part; give what `gather_state` returned")
+    for number, part in enumerate(parts):
+        _check_part(part)
+        if part.get("group") != transport.subgroup:
+            known, here = (one or "all ranks of the job" for one in (part.get("group"), transport.subgroup))
+            raise StateError(
+                f"saved state: it is of the ranks {known}, and this group has {here}; what some ranks have "
+                "saved goes back to a group of the same ranks"
+            )
+        rank, of = (number, len(parts)) if together else (transport.rank, transport.world_size)
+        for key, needed in [("rank", rank), ("world_size", of)]:
+            if part[key] != needed:
+                raise StateError(f"saved state: its {key} is {part[key]}, and not {needed}")
+        if _kind(part) != _kind(parts[0]):
+            raise StateError(
+                f"saved state: rank {rank}'s part is of another step, scheme or model than rank 0's; give the "
+                "parts of one checkpoint"
+            )
+    if not together or len(parts) == transport.world_size:
+        return dict(parts[transport.rank if together else 0])
+    return _dealt(parts, transport.rank, transport.world_size)
+
+
+def _kind(part: Dict[str, Any]) -> Any:
+    """What the parts of all ranks have in common."""
+    vectors = [name for name in _VECTORS if name in part]
+    return part["scheme"], part["step"], part["parameters"], vectors, set(part["compressors"])
+
+
+def _check_part(part: Any) -> None:
+    """Refuses what is no rank's state, and one whose entries do not fit each other."""
+    if not isinstance(part, dict) or part.get("version") != _VERSION:
+        raise StateError(
+            "saved state: this is none; give what `state_dict` or `gather_state` returned"
+        )
+    for key, kind in _HEAD.items():
+        if not isinstance(part.get(key), kind):
+            raise StateError(f"saved state: its {key} is missing, or is no {kind.__name__}")
+    for name, shape in part["parameters"].items():
+        if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+            raise StateError(f"saved state: the shape of parameter `{name}` is {shape!r}, and no list of sizes")
+    for name, entry in part["compressors"].items():
+        if not isinstance(entry, torch.Tensor):
+            raise StateError(f"saved state: its entry `{name}` is a `{type(entry).__name__}`, and no tensor")
+    for key in _VECTORS:
+        if key in part:
+            _check_elements(key, part[key], part["parameters"])
+
+
+def _check_elements(key: str, by_name: Any, shapes: Mapping[str, List[int]]) -> None:
+    """Refuses a saved vector that has not these parameters' elements."""
+    if not isinstance(by_name, dict) or set(by_name) != set(shapes):
+        raise StateError(f"saved state: its {key} is not of the parameters that it names; {sorted(shapes)} are needed")
+    for name, shape in shapes.items():
+        one, needed = by_name[name], math.prod(shape)
+        found = one.numel() if isinstance(one, torch.Tensor) else 0
+        if not isinstance(one, torch.Tensor) or found != needed:
+            raise StateError(f"saved state: its {key} of `{name}` has {found} elements where {needed} are needed")
+
+
+def _packed(saved: Dict[str, Any]) -> bytes:
+    """A rank's state as the bytes of a file."""
+    part = io.BytesIO()
+    torch.save(saved, part)
+    return part.getvalue()
+
+
+def _unpacked(part: Any, rank: int) -> Any:
+    """What they hold: tensors, numbers, strings, and nothing that runs."""
+    try:
+        return torch.load(io.BytesIO(part), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise StateError(f"saved state: what rank {rank} has saved cannot be read: {error}") from error
 
 
 def _dealt(ranks: List[Dict[str, Any]], rank: int, world_size: int) -> Dict[str, Any]:
@@ -380,10 +460,12 @@ class _Task:
 
     def __init__(self, bucket: dist.GradBucket, scale: float) -> None:
         self.buffer: torch.Tensor = bucket.buffer()
-        # A sparse gradient has a bucket of its own, which is the gradient.
-        self.gradients = [self.buffer] if self.buffer.is_sparse else list(bucket.gradients())
-        self.scale = scale
         self.parameters: List[torch.Tensor] = list(bucket.parameters())
+        # A sparse gradient has a bucket of its own, which is the gradient.
+        self.gradients = [self.buffer]
+        if not self.buffer.is_sparse:
+            self.gradients = [_laid(*both) for both in zip(bucket.gradients(), self.parameters)]
+        self.scale = scale
         self.is_first: bool = bucket.index() == 0
         self.is_last: bool = bucket.is_last()
         self.names: List[str] = []
@@ -414,7 +496,8 @@ class State(_Ranks):
     in the module's order. `start_step` is the first step that is compressed. `bucketing` says what
     is compressed as one: "whole" (the default), "parameter", or a number of bytes; with the last two
     the exchange overlaps with the backward pass, as it does by default where that changes no bit (`dense`,
-    `half`, `nonzero`). `timeout` is how long a rank may be silent.
+    `half`, `nonzero`). `timeout` is how long a rank may be silent. `process_group` is the ranks that average:
+    by default those of the DistributedDataParallel that `parameters` is, or else all.
     `feedback` is also a form of it, `{"decay": 0.95}` or `{"efsgdm": 0.1}`, and `rules` give parameters by name another
     scheme, `[{"match": "*.bias", "scheme": "dense"}]`.
     `momentum_correction` above 0 (0.9 for `dgc`, unless it is given) takes the place of the
@@ -443,6 +526,14 @@ class State(_Ranks):
         ddp = _plain(parameters)
         if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
             ddp = None
+        else:
+            averaged = ranks_of(ddp.process_group)
+            if process_group is not None and ranks_of(process_group) != averaged:
+                raise SettingError(
+                    f"process_group has the ranks {ranks_of(process_group)}, and this DistributedDataParallel "
+                    f"averages over {averaged}; leave process_group out"
+                )
+            process_group = ddp.process_group
         if parameters is not None:
             parameters = _named(parameters)
             if any(hasattr(one, "to_local") for _, one in parameters):
@@ -462,13 +553,10 @@ class State(_Ranks):
         if isinstance(scheme, str) and scheme in _ANY_BUCKETS:
             if not any(settings.get(key) for key in ("bucketing", "clip_norm", "rules")):
                 settings["bucketing"] = _BUCKET
-        super().__init__(
-            scheme,
-            parameters=parameters,
-            process_group=process_group,
-            timeout=timeout,
-            **settings,
-        )
+        super().__init__(scheme, process_group=process_group, timeout=timeout, **settings)
+        self._names: Optional[Dict[int, str]] = None
+        if parameters is not None:
+            self._names = {id(tensor): name for name, tensor in parameters}
         if (
             ddp is not None
             and ddp.find_unused_parameters
@@ -492,6 +580,7 @@ class State(_Ranks):
         self._seconds = 0.0
         self._ddp = None if ddp is None else weakref.ref(ddp)
         self._scaler = scaler
+        self._scale = 1.0
         self._tasks: List[_Task] = []
         # Of each group of the exchange's buckets the parameters that it waits for.
         self._awaited: List[List[str]] = []
@@ -499,7 +588,7 @@ class State(_Ranks):
         self._arrived: Set[str] = set()
         # Of each bucket the mean, where values are averaged as they lie.
         self._means: List[torch.Tensor] = []
-        self._stream: Optional[torch.cuda.Stream] = None
+        self._streams: Dict[torch.device, torch.cuda.Stream] = {}
         # What the rest of a step that failed meets.
         self._step_error: Optional[BaseException] = None
         # Its one thread takes buckets in their order, and is waited for when the process ends.
@@ -519,7 +608,9 @@ class State(_Ranks):
                 "join(divide_by_initial_world_size=False) is not followed: the mean is over all ranks, "
                 "also over those that have joined; leave that argument out"
             )
-        task = _Task(bucket, 1.0 if self._scaler is None else float(self._scaler.get_scale()))
+        if self._scaler is not None and bucket.index() == 0:
+            self._scale = float(self._scaler.get_scale())  # Waits for the device: once a step.
+        task = _Task(bucket, self._scale)
         result = task.future.then(_tensor)
         self._worker.submit(self._handle, task)
         return result
@@ -529,7 +620,13 @@ class State(_Ranks):
         if task.is_first:
             self._step_error = None
             if self._tasks:
-                self._fail(InputError("the step before ended without its last bucket"))
+                self._fail(
+                    InputError(
+                        "the step before ended without its last bucket; static_graph=True does so in the first "
+                        "step of a model that has parameters of several types or devices, or sparse gradients: "
+                        "leave it out there"
+                    )
+                )
         error = self._step_error
         self._tasks.append(task)
         if error is None:
@@ -669,8 +766,8 @@ class State(_Ranks):
         with self._on_side_stream(task):
             for name, gradient in zip(task.names, task.gradients):
                 self._flat[self._places[name]].copy_(_dense(gradient), non_blocking=True)
-        if self._stream is not None:
-            self._stream.synchronize()
+        if task.buffer.device in self._streams:
+            self._streams[task.buffer.device].synchronize()
         if task.scale != 1.0:
             for name in task.names:
                 self._flat[self._places[name]].div_(task.scale)
@@ -679,10 +776,11 @@ class State(_Ranks):
         """Where copies from and to a GPU run, after what computed the gradient."""
         if task.event is None:
             return nullcontext()
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(task.buffer.device)
-        self._stream.wait_event(task.event)
-        return torch.cuda.stream(self._stream)
+        device = task.buffer.device
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        self._streams[device].wait_event(task.event)
+        return torch.cuda.stream(self._streams[device])
 
     def _run_groups(self) -> None:
         """Exchanges the groups, in their order, as far as their parameters have come."""
@@ -753,8 +851,8 @@ def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Te
 class Averager(_Ranks):
     """Averages gradients over ranks in loops of one's own, or where a wrapper does not do it.
 
-    The arguments are those of `State`. Every rank calls `reduce_` with the same parameters, after
-    `backward` and before the optimizer.
+    The arguments are those of `State` but `parameters` and `scaler`. Every rank calls `reduce_` with the
+    same parameters, after `backward` and before the optimizer.
     """
 
     def reduce_(self, parameters: Parameters) -> Traffic:
@@ -820,7 +918,7 @@ class DiLoCo:
     gradient of the outer optimizer, SGD with `outer = {"learning_rate": 0.7, "momentum": 0.9, "nesterov":
     True}` (DiLoCo's; left out, ranks take the mean of their weights), and all ranks go on from its weights, which
     have the same bits everywhere. Batch norm's statistics are averaged, too. The optimizer's own vectors stay
-    each rank's, or are averaged with `inner="averaged"`.
+    each rank's; with `inner="averaged"` those that all ranks' optimizers have are averaged.
 
     `model` is the plain one, and `optimizer` of its parameters. Make it on every rank, with the same
     arguments, after `init_process_group`: the ranks take rank 0's weights.
@@ -847,7 +945,7 @@ class DiLoCo:
         if inner not in ("own", "averaged"):
             raise SettingError(f'inner = {inner!r} is not possible; write "own" or "averaged"')
         rule = _outer_rule(outer)
-        if rule["momentum"] and {"velocity", "average", "momentum"} & set(Exchange({}, scheme, **settings).state()):
+        if rule["momentum"] and {"velocity", "average", "momentum"} & set(_alone(scheme, settings).state()):
             raise SettingError(
                 "momentum would act twice, once before the progress is compressed; leave outer's momentum "
                 'out, or write momentum_correction=0 and no feedback with a momentum'
@@ -954,7 +1052,7 @@ class DiLoCo:
                 )
             rest = {name: one for name, one in self._statistics.items() if one.is_floating_point()}
             if self._inner == "averaged":
-                rest.update(self._vectors())
+                rest.update(self._shared(self._vectors()))
             self._average(rest)
             assert ranks._exchange is not None
             self._take(ranks._flat)
@@ -991,23 +1089,16 @@ class DiLoCo:
         """Takes up what `state_dict` or `gather_state` returned, and gives it to the model and the optimizer
         too. Of another number of ranks every rank takes the mean of their weights and of their optimizers'
         vectors, and the residuals are dealt out: mean progress and what is still to come stay what they were."""
-        if isinstance(saved, dict) and "ranks" in saved:
-            ranks = saved["ranks"]
-            if len(ranks) == self.world_size:
-                saved = ranks[self.rank]
-            else:
-                keys = ("weights", "statistics", "optimizer")
-                mean = {key: _mean_of([one.get(key) for one in ranks]) for key in keys}
-                saved = {**_dealt(ranks, self.rank, self.world_size), **mean}
-        if not isinstance(saved, dict) or "outer" not in saved:
-            raise StateError(
-                "saved state: it is none of local steps; give what DiLoCo's `state_dict` or `gather_state` returned"
-            )
-        if saved["parameters"] != self._ranks._shapes or set(saved["statistics"]) != set(self._statistics):
-            raise StateError("saved state: it is of another model, or the optimizer has other parameters")
+        given, saved = saved, _own_part(saved, self._transport)
+        ranks = given.get("ranks") or [saved]
+        for part in ranks:
+            self._check_saved(part)
+        if "ranks" in given and len(ranks) != self.world_size:
+            keys = ("weights", "statistics", "optimizer")
+            saved.update({key: _mean_of([one.get(key) for one in ranks]) for key in keys})
         self._ranks.load_state_dict(saved)
         self._optimizer.load_state_dict(saved["optimizer"])
-        self._done = int(saved["done"])
+        self._done = saved["done"]
         for name, one in self._statistics.items():
             one.copy_(saved["statistics"][name])
         now, momentum = torch.empty_like(self._outer.data), torch.empty_like(self._outer.data)
@@ -1021,6 +1112,29 @@ class DiLoCo:
         if "outer_momentum" in saved:
             self._outer_optimizer.state[self._outer]["momentum_buffer"] = momentum
         self._put(now)
+
+    def _check_saved(self, part: Dict[str, Any]) -> None:
+        """Refuses a rank's part that is not of this model and optimizer, before anything is changed."""
+        if "outer" not in part:
+            raise StateError(
+                "saved state: it is none of local steps; give what DiLoCo's `state_dict` or `gather_state` returned"
+            )
+        statistics = part.get("statistics")
+        if part["parameters"] != self._ranks._shapes or set(statistics or ()) != set(self._statistics):
+            raise StateError("saved state: it is of another model, or the optimizer has other parameters")
+        for key in ("outer", "outer_momentum", "weights"):
+            if key in part:
+                _check_elements(key, part[key], self._ranks._shapes)
+        shapes = {name: list(one.shape) for name, one in self._statistics.items()}
+        _check_elements("statistics", statistics, shapes)
+        try:
+            found = [len(group["params"]) for group in part["optimizer"]["param_groups"]]
+        except (KeyError, TypeError):
+            found = []
+        if found != [len(group["params"]) for group in self._optimizer.param_groups]:
+            raise StateError("saved state: its optimizer has other groups of parameters than this one")
+        if not isinstance(part.get("done"), int):
+            raise StateError("saved state: it does not say how many steps of a round are done")
 
     def _take(self, flat: torch.Tensor) -> None:
         """Copies the model's weights into a vector of the exchange's layout."""
@@ -1047,6 +1161,18 @@ class DiLoCo:
             for key, value in self._optimizer.state.get(one, {}).items()
             if isinstance(value, torch.Tensor) and value.shape == one.shape and value.dtype in _TYPES
         }
+
+    def _shared(self, vectors: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+        """Those that the optimizers of all ranks have: one makes them when a parameter first has a gradient.
+        Where checksums of the names say that some differ, ranks send the names."""
+        names = json.dumps(sorted(vectors)).encode()
+        for mine in (hashlib.sha256(names).digest(), names):
+            heard = [one.tobytes() for one in self._transport.allgather(numpy.frombuffer(mine, dtype=numpy.uint8))]
+            self._rest_bytes += len(mine)
+            if heard == [mine] * self.world_size:
+                return vectors
+        common = set.intersection(*(set(json.loads(one)) for one in heard))
+        return {name: one for name, one in vectors.items() if name in common}
 
     def _average(self, tensors: Dict[str, torch.Tensor]) -> None:
         """Overwrites tensors by their mean over ranks, which crosses the wire as float32."""
@@ -1151,6 +1277,14 @@ def _check_type(name: str, gradient: torch.Tensor) -> None:
         )
 
 
+def _laid(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A gradient in a bucket, where it lies as its parameter does in memory, as in channels_last."""
+    if parameter.is_contiguous():
+        return gradient
+    dense = torch.empty_like(parameter, device="meta").stride()
+    return gradient.as_strided(parameter.shape, dense) if dense == parameter.stride() else gradient
+
+
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
     """The elements of a gradient end to end."""
     return (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
@@ -1223,32 +1357,40 @@ class Checkpoint:
         self._folder = folder
 
     def state_dict(self) -> Dict[str, Any]:
-        """This rank's part under its number; to load, what is to be read."""
+        """This rank's part under its number in the whole job; to load, what is to be read."""
+        transport = self._state._transport
         if self._folder is None:
-            part = io.BytesIO()
-            torch.save(self._state.state_dict(), part)
-            return {f"rank.{self._state.rank}": part.getvalue()}
+            return {f"rank.{transport.ranks[transport.rank]}": _packed(self._state.state_dict())}
         from torch.distributed.checkpoint.filesystem import FileSystemReader
 
         written = FileSystemReader(self._folder).read_metadata().state_dict_metadata
-        ranks = {found.group() for name in written for found in [_RANK.search(name)] if found}
-        if not ranks:
+        found = {int(match[1]) for name in written for match in [_RANK.search(name)] if match}
+        if not found:
             raise StateError(f"saved state: {self._folder} holds none; it was saved without a Checkpoint")
-        return dict.fromkeys(ranks, b"")
+        needed = set(transport.subgroup or found)
+        if not needed <= found:
+            raise StateError(
+                f"saved state: {self._folder} has no part of rank {min(needed - found)}; what some ranks have saved "
+                "goes back to a group of the same ranks"
+            )
+        return {f"rank.{rank}": b"" for rank in needed}
 
     def load_state_dict(self, read: Dict[str, Any]) -> None:
         """Takes up what was read: as `load_state_dict` of the state does."""
-        parts = [read[f"rank.{rank}"] for rank in range(len(read))]
-        ranks = [torch.load(io.BytesIO(part), map_location="cpu", weights_only=True) for part in parts]
-        self._state.load_state_dict({"version": _VERSION, "ranks": ranks})
+        ranks = sorted(int(name.partition(".")[2]) for name in read)
+        parts = [_unpacked(read[f"rank.{rank}"], rank) for rank in ranks]
+        self._state.load_state_dict({"version": _VERSION, "ranks": parts})
 
 
 def gather_state(state: Any, destination: int = 0) -> Optional[Dict[str, Any]]:
-    """Every rank's state on rank `destination`, for one checkpoint; None on the others. All ranks
-    call it, between two steps. `load_state_dict` of every rank takes the result."""
-    mine = state.state_dict()
-    transport = state._transport
-    here = state.rank == destination
-    every: Optional[List[Any]] = [None] * state.world_size if here else None
-    dist.gather_object(mine, every, dst=transport.global_rank(destination), group=transport.group)
-    return {"version": _VERSION, "ranks": every} if here else None
+    """Every rank's state on rank `destination` of those that average, for one checkpoint; None on the others. All
+    of them call it, between two steps. `load_state_dict` of every rank takes the result."""
+    if not 0 <= destination < state.world_size:
+        raise InputError(f"destination = {destination} is none of the {state.world_size} ranks that average")
+    mine = numpy.frombuffer(_packed(state.state_dict()), dtype=numpy.uint8)
+    parts = [mine if rank == destination else mine[:0] for rank in range(state.world_size)]
+    given = state._transport.alltoall(parts)
+    if state.rank != destination:
+        return None
+    ranks = [_unpacked(part.tobytes(), rank) for rank, part in enumerate(given)]
+    return {"version": _VERSION, "ranks": ranks}
