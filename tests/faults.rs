@@ -116,6 +116,12 @@ fn what_ends_a_run_is_named_in_its_last_words() {
             "exchange.overlap=true exchange.overlap_bytes=4096 policy.bucketing=parameter",
             &["worker 3, step 12", "non-finite gradient on rank 3 at step 12: parameter `"],
         ),
+        // Defective memory: a checkpoint may have been made meanwhile, and would hide it.
+        (
+            "flip:worker=2,step=12",
+            "exchange.compare_replicas_every=4 faults.on_worker_loss=restart",
+            &["worker 2, step 12", "replicas differ after step 12: ", "on rank 2 as on rank 0"],
+        ),
         // A plain message.
         ("corrupt:worker=0,step=12", "scheme=dense", &damaged),
         ("corrupt:worker=0,step=12", "scheme=powersgd", &damaged),

@@ -90,7 +90,6 @@ fn take_data(source: &mut Source, path: &Path) -> Result<()> {
         let place = |key: &str| ["dir", "file", "path", "test_file"].contains(&key);
         new.extend(own.into_iter().filter(|(key, _)| !place(key)));
     }
-    let config: gradwire_datasets::Config = dataset.clone().try_into()?;
     source.flags.insert(0, ("dataset", dataset));
     let named = |set: &String| {
         set.split('=').next().is_some_and(|key| key.trim() == "model" || key.trim() == "model.kind")
@@ -98,6 +97,10 @@ fn take_data(source: &mut Source, path: &Path) -> Result<()> {
     if source.flags.iter().any(|(key, _)| *key == "model") || source.sets.iter().any(named) {
         return Ok(());
     }
+    // With what --set says of it; what is wrong there is said when the recipe is read.
+    let config = source.table()?.remove("dataset").map(Value::try_into);
+    let Some(Ok(config)) = config else { return Ok(()) };
+    let config: gradwire_datasets::Config = config;
     let form = config.form()?;
     let problem = |model: &models::Config| -> Option<String> {
         let reads = model.input_kind();
@@ -188,7 +191,7 @@ impl TrainingChanges {
 }
 
 /// Refuses a key that a flag and `--set` give different values: which is meant, nobody can know.
-fn refuse_two_values(flags: &[(&'static str, Value)], sets: &[String]) -> Result<()> {
+pub(super) fn refuse_two_values(flags: &[(&'static str, Value)], sets: &[String]) -> Result<()> {
     for (path, value) in sets.iter().filter_map(|set| set.split_once('=')) {
         let (path, values) = (path.trim(), recipe::split_values(value));
         let is_other = |given: &Value, values: &[Value]| match (given, values) {

@@ -53,7 +53,7 @@ pub(super) struct GridArgs {
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
     /// Print each verdict as a line of JSON, and nothing else
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     json: bool,
 }
 

@@ -33,6 +33,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use gradwire::checkpoint;
 use gradwire::cluster;
+use gradwire::recipe::Recipe;
 use gradwire::text::{percent_to, three_digits};
 use gradwire::train::evaluate::Evaluation;
 use named::RunsDir;
@@ -153,6 +154,21 @@ impl Cli {
     }
 }
 
+/// The recipe whose data lies at `place`: a folder or a file, as its own is. Of files in a folder each keeps its name.
+fn moved(mut recipe: Recipe, place: &Path) -> Result<Recipe> {
+    let own = toml::Table::try_from(&recipe.dataset)?;
+    for key in ["dir", "path", "file", "test_file"] {
+        let Some(old) = own.get(key).and_then(toml::Value::as_str) else { continue };
+        let name = Path::new(old).file_name().filter(|_| key.ends_with("file") && place.is_dir());
+        if key == "test_file" && name.is_none() {
+            continue;
+        }
+        let new = name.map_or_else(|| place.to_owned(), |name| place.join(name));
+        recipe = recipe.with(&format!("dataset.{key}"), new.to_string_lossy().into_owned())?;
+    }
+    Ok(recipe)
+}
+
 impl Eval {
     fn run(self, run: &Path) -> Result<()> {
         let mut saved = checkpoint::find(run).map_err(|error| {
@@ -166,8 +182,8 @@ impl Eval {
                 _ => error,
             }
         })?;
-        if let Some(dir) = self.dir {
-            saved.recipe = saved.recipe.with("dataset.dir", dir.to_string_lossy().into_owned())?;
+        if let Some(place) = self.dir {
+            saved.recipe = moved(saved.recipe, &place)?;
         }
         let spinner = Spinner::unmeasured(&format!("reading {}", saved.recipe.dataset.name()));
         let evaluation = Evaluation::prepare(&saved)?;

@@ -41,7 +41,7 @@ pub(super) struct ReportArgs {
     out: Option<PathBuf>,
     /// The folders are reports of experiments: print the claims of all of them as one Markdown table,
     /// and write nothing
-    #[arg(long, conflicts_with_all = ["out", "baseline", "links"])]
+    #[arg(long, conflicts_with_all = ["out", "baseline", "links", "figures", "table"])]
     claims: bool,
     /// Write every figure for a paper, in each of these formats, into `figures/` of the report
     #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', value_parser = format)]

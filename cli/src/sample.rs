@@ -15,9 +15,9 @@ pub(crate) struct SampleArgs {
     pub(crate) run: PathBuf,
     #[command(flatten)]
     pub(crate) runs_dir: RunsDir,
-    /// What the text begins with
-    #[arg(long, default_value = "\n", hide_default_value = true)]
-    pub(crate) prompt: String,
+    /// What the text begins with; without it, a line of its own
+    #[arg(long)]
+    pub(crate) prompt: Option<String>,
     /// Tokens to draw
     #[arg(long, default_value_t = 200)]
     pub(crate) tokens: usize,
@@ -36,8 +36,8 @@ impl SampleArgs {
     pub(crate) fn run(self, run: &Path) -> Result<()> {
         let Self { prompt, tokens, temperature, top, seed, .. } = self;
         let saved = checkpoint::find(run)?;
-        let text = sample(&saved, &prompt, Drawing { tokens, temperature, top, seed })?;
-        println!("{prompt}{text}");
+        let text = sample(&saved, prompt.as_deref(), Drawing { tokens, temperature, top, seed })?;
+        println!("{}{text}", prompt.as_deref().unwrap_or("\n"));
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! `gradwire train`.
 
-use crate::changes::TrainingChanges;
+use crate::changes::{TrainingChanges, refuse_two_values};
 use crate::named::meant;
 use crate::refused::{Failure, Told, tell};
 use crate::signals::Signals;
@@ -38,7 +38,7 @@ pub(super) struct Train {
     #[command(flatten)]
     changes: TrainingChanges,
     /// Inject faults, such as "panic:worker=2,step=40; kill:step=80"; also stall,
-    /// corrupt, nan, disk-full (docs/faults.md, "What a run survives")
+    /// corrupt, nan, flip, disk-full (docs/faults.md, "What a run survives")
     #[arg(long, value_name = "FAULTS")]
     inject: Option<String>,
     /// Go on with a run, by its folder, its name, or `last` for the newest, from its newest whole
@@ -67,7 +67,9 @@ impl Train {
         let named = self.recipe.is_some();
         let mut source = self.changes.source(self.recipe).map_err(Failure::refused)?;
         let out = out_of(&source);
-        source.flags.extend(self.name.map(|name| ("record.name", Value::String(name))));
+        let name = self.name.map(|name| ("record.name", Value::String(name)));
+        refuse_two_values(name.as_slice(), &source.sets).map_err(Failure::refused)?;
+        source.flags.extend(name);
         let job = if self.dry_run { Ok(Job::alone()) } else { Job::join() };
         let job = job.map_err(Failure::refused)?;
         if job.is_shared() {

@@ -120,12 +120,19 @@ fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
                  step that is left",
             );
         }
+        if new.policy().schemes(&new.scheme).any(gradwire_exchange::Scheme::spans_the_run) {
+            return Some(
+                "the scheme spreads its bits over the whole run: in a longer run every step would have had others; \
+                 with scheme.horizon as it was the length may change",
+            );
+        }
         return new.average.spans_the_run().then_some(
             "the ramp of the slow weights' decay spans the whole run: another length changes every \
              step that is left",
         );
     }
-    Some("it changes what is trained")
+    let measures = is_one_of(key, &["train.test_views", "train.recalibrate"]);
+    Some(if measures { "it changes what is measured" } else { "it changes what is trained" })
 }
 
 impl std::fmt::Display for Change {
@@ -219,6 +226,9 @@ mod tests {
         let longer = |set: &str| objections(&[constant, set], &[constant, set, "train.epochs=5"]);
         assert_eq!(longer("average={kind=\"lookahead\"}"), [""; 0]);
         assert_eq!(longer("average={kind=\"lookahead\",ramp=3}").len(), 1);
+        assert_eq!(longer("scheme=\"dqsgd\"").len(), 1);
+        assert_eq!(longer("scheme={kind=\"dqsgd\",horizon=100}"), [""; 0]);
+        assert_eq!(longer("policy={rules=[{match=\"*\",scheme=\"dqsgd\"}]}").len(), 1);
         let triangular = "schedule={kind=\"triangular\"}";
         assert_eq!(objections(&[triangular], &[triangular, "train.epochs=5"]).len(), 1);
     }

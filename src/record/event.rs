@@ -313,11 +313,13 @@ impl Summary {
                 let n = steps as f64;
                 self.step = step.step;
                 self.steps += steps;
-                self.samples += steps * step.samples;
+                self.samples = self.samples.saturating_add(steps.saturating_mul(step.samples));
                 self.step_seconds += n * step.seconds;
                 self.phases.add(&step.phases.times(n));
                 self.wire_bytes = step.wire_bytes_total;
-                self.dense_bytes += steps * step.dense_bytes * self.workers as u64;
+                let dense = steps.saturating_mul(step.dense_bytes);
+                let dense = dense.saturating_mul(self.workers as u64);
+                self.dense_bytes = self.dense_bytes.saturating_add(dense);
                 self.bits_per_parameter = 32.0 * self.compression_ratio().unwrap_or(0.0);
                 let whole = |rule: &RuleTraffic| {
                     let total = [rule.wire_bytes, rule.dense_bytes];

@@ -3,7 +3,7 @@
 use super::event::{Event, Kind, Started};
 use super::folder::METRICS;
 use crate::disk::Disk;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -129,6 +129,11 @@ impl RunLog {
                 last_step = Some((number, line.clone()));
             }
         }
+        ensure!(
+            lines.limit() > 0,
+            "{} is longer than the {MAX_BYTES} bytes that are read of a record",
+            path.display()
+        );
         if let Some((number, line)) = last_step {
             events.push(event(number, &line)?);
         }

@@ -4,6 +4,7 @@ use crate::checkpoint::{self, Saved, Score};
 use crate::machine;
 use crate::recipe::input;
 use crate::train::memory;
+use crate::train::position::Phase;
 use crate::train::replica::Replica;
 use crate::train::session;
 use crate::train::worker::Worker;
@@ -120,6 +121,7 @@ impl Worker {
         let beat = || self.position.beat();
         let mine = evaluate_share(&self.replica, test, world_size, rank, size, beat)?;
         let top5 = mine.top5.unwrap_or(0);
+        self.position.enter(Phase::Exchange);
         let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64, top5 as f64];
         self.gradient.exchange_mut().collective().sum_f64(&mut sums)?;
         let [loss, correct, samples, top5] = sums;

@@ -9,8 +9,29 @@ use crate::train::position::Position;
 use anyhow::{Error, anyhow};
 use gradwire_exchange as exchange;
 use std::any::Any;
-use std::fmt;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// A replica is not what that of rank 0 is. Every rank finds the same.
+#[derive(Debug)]
+pub(crate) struct ReplicasDiffer {
+    pub(crate) step: u64,
+    pub(crate) parameter: String,
+    pub(crate) rank: usize,
+}
+
+impl std::error::Error for ReplicasDiffer {}
+
+impl fmt::Display for ReplicasDiffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, parameter, rank } = self;
+        write!(
+            f,
+            "replicas differ after step {step}: {parameter} is not the same on rank {rank} as on rank 0; this is a defect \
+             of the program or of the memory, not of the recipe"
+        )
+    }
+}
 
 /// Why and when a worker stopped.
 #[derive(Debug)]
@@ -30,9 +51,14 @@ impl Failure {
     pub(crate) fn new(rank: usize, position: Position, error: Error) -> Self {
         use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
         let accuses = accuses(rank, &error);
-        let known = error.downcast_ref::<exchange::Error>();
-        let recoverable =
-            !matches!(known, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }));
+        let recoverable = match error.downcast_ref::<exchange::Error>() {
+            Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }) => false,
+            Some(_) => true,
+            // A disk fails whoever is left as well. And where replicas differ, a checkpoint hides it.
+            None => {
+                !error.is::<ReplicasDiffer>() && !error.chain().any(|cause| cause.is::<io::Error>())
+            }
+        };
         Self { rank, at: Instant::now(), position, error, accuses, recoverable }
     }
 
@@ -55,6 +81,9 @@ impl Failure {
 /// Whose fault an error of `rank` is, and how far that is to be believed.
 fn accuses(own: usize, error: &Error) -> (u8, usize) {
     use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout, Transport};
+    if let Some(ReplicasDiffer { rank, .. }) = error.downcast_ref() {
+        return (0, *rank);
+    }
     match error.downcast_ref::<exchange::Error>() {
         Some(NonFinite { rank, .. }) => (0, *rank),
         Some(Message { rank, .. }) => (1, *rank),

@@ -32,6 +32,8 @@ pub enum FaultKind {
     Corrupt,
     /// A worker's gradient is no number.
     Nan,
+    /// One bit of a worker's weights flips after its update, as in memory that is defective.
+    Flip,
     /// A worker's process is killed, as by `kill -9`, when the worker, rank 0 unless another is named,
     /// begins the step.
     Kill,
@@ -54,17 +56,18 @@ pub struct Faults {
     disk: Option<disk::Fault>,
 }
 
-const FORMS: [(&str, &str); 6] = [
+const FORMS: [(&str, &str); 7] = [
     ("panic", "panic:worker=R,step=S"),
     ("stall", "stall:worker=R,step=S,for=5s"),
     ("corrupt", "corrupt:worker=R,step=S"),
     ("nan", "nan:worker=R,step=S"),
+    ("flip", "flip:worker=R,step=S"),
     ("disk-full", "disk-full:write=K"),
     ("kill", "kill:step=S or kill:worker=R,step=S"),
 ];
 
 impl Faults {
-    /// Reads clauses parted by semicolons: `panic`, `corrupt` and `nan` with `worker=R,step=S`;
+    /// Reads clauses parted by semicolons: `panic`, `corrupt`, `nan` and `flip` with `worker=R,step=S`;
     /// `stall` with `for=5s` as well (`ms`, `s`, `m`); `kill:step=S`, `worker=R` if it is to be the
     /// process of another than rank 0; and one of
     /// `disk-full:OPERATION=K`, the K-th of the run's [file operations](Operation) of that name, or
@@ -112,6 +115,7 @@ impl Faults {
             "stall" => FaultKind::Stall(duration(settings.take("for")?)?),
             "corrupt" => FaultKind::Corrupt,
             "nan" => FaultKind::Nan,
+            "flip" => FaultKind::Flip,
             _ => FaultKind::Kill,
         };
         self.faults.push(InjectedFault { kind, worker, step, done: AtomicBool::new(false) });
@@ -194,6 +198,11 @@ impl Faults {
     /// Whether the gradient of `rank` at `step` is to be spoilt now.
     pub fn spoils_gradient(&self, rank: usize, step: u64) -> bool {
         self.happens(rank, step, |kind| kind == FaultKind::Nan)
+    }
+
+    /// Whether a bit of the weights of `rank` is to flip now, at `step`.
+    pub fn flips_weight(&self, rank: usize, step: u64) -> bool {
+        self.happens(rank, step, |kind| kind == FaultKind::Flip)
     }
 
     /// A rank's end of the exchange, whose messages the faults damage.

@@ -12,6 +12,7 @@
 //! the two places, the others whether they have been asked to stop.
 
 use crate::recipe;
+use crate::train::position::LivePosition;
 use crate::train::steps::Steps;
 use anyhow::{Result, ensure};
 use gradwire_exchange::cluster::Notes;
@@ -170,7 +171,12 @@ impl SavePolicy {
 
     /// Waits until the writer is free for a checkpoint, if it has not been kept free: for this one, or for one that
     /// has been decided on and is still to come, which then waits in its turn.
-    pub(super) fn reserve(&mut self, requests: &Requests, patience: Duration) -> Result<()> {
+    pub(super) fn reserve(
+        &mut self,
+        requests: &Requests,
+        patience: Duration,
+        position: &LivePosition,
+    ) -> Result<()> {
         if std::mem::take(&mut self.reserved) {
             return Ok(());
         }
@@ -181,6 +187,7 @@ impl SavePolicy {
                 "an earlier checkpoint has been written for more than {patience:?}: the disk does \
                  not answer"
             );
+            position.beat();
             thread::sleep(Duration::from_millis(1));
         }
         requests.set_writing(true);

@@ -20,12 +20,13 @@ pub struct Drawing {
     pub seed: u64,
 }
 
-/// Continues `prompt` by the model in `saved`; the prompt is not repeated.
+/// Continues `prompt` by the model in `saved`; the prompt is not repeated. Without one the text begins after a line break,
+/// or where no token is one, after the first token there is.
 ///
 /// # Errors
 /// When the model continues no texts, its tokens are missing or do not know a character of the prompt, or the model's
 /// file does not fit.
-pub fn sample(saved: &Saved, prompt: &str, drawing: Drawing) -> Result<String> {
+pub fn sample(saved: &Saved, prompt: Option<&str>, drawing: Drawing) -> Result<String> {
     let recipe = &saved.recipe;
     let Shape::Sequence { length, .. } = recipe.dataset.form()?.shape else {
         bail!(
@@ -48,7 +49,10 @@ pub fn sample(saved: &Saved, prompt: &str, drawing: Drawing) -> Result<String> {
     })?;
     let json = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     let tokens = Tokens::from_json(&json)?;
-    let mut ids = tokens.encode(prompt).context("the prompt")?;
+    let mut ids = match prompt {
+        Some(prompt) => tokens.encode(prompt).context("the prompt")?,
+        None => tokens.encode("\n").unwrap_or_else(|_| vec![0]),
+    };
     ensure!(!ids.is_empty(), "the prompt is empty; begin with a character, such as a line break");
     let begins = ids.len();
     let (vocabulary, stream) = (tokens.len(), Stream::new(&[drawing.seed]));

@@ -10,6 +10,9 @@ use anyhow::{Context, Result};
 use gradwire_datasets::Shape;
 use std::time::{Duration, Instant};
 
+/// The longest that rank 0 waits for an earlier checkpoint to be written. No other rank waits for it meanwhile.
+const SLOWEST: Duration = Duration::from_secs(600);
+
 /// What the end of an epoch has shown.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Evaluated {
@@ -24,7 +27,9 @@ impl Worker {
     /// in which what now leaves arrives.
     pub(super) fn decide(&mut self, step: u64) {
         let Session { recipe, steps, requests, .. } = &*self.session;
-        if let (0, Some(then)) = (self.position.rank(), steps.agrees_on(step)) {
+        // Who has been left behind decides nothing, and takes no request away from the next attempt.
+        let decides = self.position.rank() == 0 && !self.position.is_abandoned();
+        if let Some(then) = steps.agrees_on(step).filter(|_| decides) {
             self.save_policy.decide(then, &recipe.checkpoint, steps, requests);
         }
     }
@@ -42,8 +47,7 @@ impl Worker {
         self.land()?;
         if self.position.rank() == 0 {
             self.position.enter(Phase::WaitingForWriter);
-            let patience = Duration::from_secs_f64(self.session.recipe.exchange.timeout);
-            self.save_policy.reserve(&self.session.requests, patience)?;
+            self.save_policy.reserve(&self.session.requests, SLOWEST, &self.position)?;
         }
         self.position.enter(Phase::CopyingState);
         self.optimizer.catch_up(&self.replica.params, None)?;
@@ -60,17 +64,18 @@ impl Worker {
         test: Option<Score>,
         last: bool,
     ) -> Result<bool> {
-        let merit = test.map(|test| self.merit(test));
+        let merit = test.map(|test| self.merit(test)).filter(|merit| !merit.is_nan());
         let policy = &mut self.save_policy;
         let best = merit.is_some_and(|now| policy.best.is_none_or(|best| now > best));
         if best {
             policy.best = merit;
         }
-        if self.position.rank() == 0 {
+        if self.position.rank() == 0 && !self.position.is_abandoned() {
             if policy.beats_saved(merit) {
                 self.save_best(step, test, merit)?;
             }
             if last {
+                // When this fails, no checkpoint of this step is made: one would hide that the model is missing.
                 self.save_model(checkpoint::LAST, step, test)?;
             }
         }

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// The longest that workers have to stop by themselves after the first failure.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Longer than this thread is ever busy, but where the disk or the machine keeps it waiting.
+const GAP: Duration = Duration::from_secs(5);
+
 /// How long after it was asked for the end a process may wait for another before that is told: less
 /// than launchers wait before they kill.
 const SUSPECT: Duration = Duration::from_millis(300);
@@ -42,6 +45,9 @@ pub(super) struct Watch<'a> {
     ended: Option<Instant>,
     /// Since when the end has been asked for; whether what that may mean has been told.
     asked: (Option<Instant>, bool),
+    /// When this thread last looked around, and since when it has done so without a gap: while a process is stopped,
+    /// as by Ctrl-Z, nobody shows progress.
+    awake: (Instant, Instant),
 }
 
 struct Watched {
@@ -73,6 +79,7 @@ impl<'a> Watch<'a> {
             deadline: None,
             ended: None,
             asked: (None, false),
+            awake: (Instant::now(), Instant::now()),
         })
     }
 
@@ -82,7 +89,12 @@ impl<'a> Watch<'a> {
     }
 
     /// Whether somebody is at work who may still be waited for.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&mut self) -> bool {
+        let now = Instant::now();
+        if now - self.awake.0 > GAP {
+            self.awake.1 = now;
+        }
+        self.awake.0 = now;
         (self.is_at_work() || self.told.contains(&false))
             && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
     }
@@ -177,21 +189,23 @@ impl<'a> Watch<'a> {
         }
         let positions: Vec<_> = self.workers.iter().map(|worker| worker.position.get()).collect();
         let at_work = |seat: &usize| self.workers[*seat].thread.is_some();
+        let silence = |position: &Position| position.elapsed().min(self.awake.1.elapsed());
         let silent = (0..positions.len()).filter(at_work);
         let seat = silent.max_by_key(|seat| {
             // Those in an exchange, overlapped or not, wait for another, unless all do.
             let exchanges = [Phase::Exchange, Phase::OverlappedExchange];
-            (!exchanges.contains(&positions[*seat].phase), positions[*seat].elapsed())
+            (!exchanges.contains(&positions[*seat].phase), silence(&positions[*seat]))
         })?;
         let (rank, position) = (self.ranks.start + seat, positions[seat]);
+        let silent = silence(&position);
         // Who waits in the exchange may do so for longer, and knows better.
         let limit = self.patience.mul_f64(if self.job.is_shared() { 3.0 } else { 1.5 });
-        if position.elapsed() > limit {
+        if silent > limit {
             self.fail(Failure::stall(rank, position, limit));
             return None;
         }
         let worker = &mut self.workers[seat];
-        if position.elapsed() < self.patience / 2 {
+        if silent < self.patience / 2 {
             worker.warned = false;
             return None;
         }
@@ -202,7 +216,7 @@ impl<'a> Watch<'a> {
         let waiting = self.awaited().map(|it| format!("; waiting for {it}")).unwrap_or_default();
         let message = format!(
             "worker {rank} shows no progress: {position}, for {}; the others: {others}{waiting}",
-            duration(position.elapsed().as_secs_f64()),
+            duration(silent.as_secs_f64()),
         );
         Some(Report::Warning(Some(position.step), message))
     }

@@ -3,6 +3,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
 use crate::train::average::Average;
+use crate::train::failure::ReplicasDiffer;
 use crate::train::gradient::GradientExchange;
 use crate::train::local::{self, Local};
 use crate::train::optim::Optimizer;
@@ -13,7 +14,7 @@ use crate::train::report::{RankStep, Report};
 use crate::train::requests::SavePolicy;
 use crate::train::schedule::Schedule;
 use crate::train::session::Session;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Loader, Plan};
 use gradwire_exchange::{Collective, Exchange, Run};
@@ -37,9 +38,10 @@ pub(super) struct WorkerParts {
 /// One rank: a thread that trains its replica on its share of the data.
 pub(super) struct Worker {
     pub(super) session: Arc<Session>,
-    pub(super) batches: Loader,
     pub(super) replica: Replica,
+    /// Dropped before the loader, which may wait for its thread: the others hear at once that this rank has ended.
     pub(super) gradient: GradientExchange,
+    pub(super) batches: Loader,
     pub(super) optimizer: Optimizer,
     pub(super) local: Option<Local>,
     /// Reports of steps since the one whose exchange is on its way, from that on.
@@ -171,6 +173,10 @@ impl Worker {
 
     /// Compares the replicas' weights if it is due; they are equal bit for bit, or something is broken.
     pub(super) fn compare_replicas(&mut self, step: u64) -> Result<()> {
+        if self.session.faults.flips_weight(self.position.rank(), step) {
+            let param = self.replica.params.iter().next().context("the model has no weights")?;
+            param.update(|values| values[0] = f32::from_bits(values[0].to_bits() ^ 1))?;
+        }
         let every = self.session.recipe.exchange.compare_replicas_every;
         if !self.session.steps.is_due(every, step) {
             return Ok(());
@@ -182,11 +188,8 @@ impl Worker {
         if let Some(differs) = self.gradient.exchange_mut().collective().compare(&hashes)? {
             let name =
                 self.replica.params.iter().nth(differs.index).map_or("?", |p| p.name.as_str());
-            let rank = differs.rank;
-            bail!(
-                "replicas differ after step {step}: {name} is not the same on rank {rank} as on \
-                 rank 0; this is a defect of the program or of the memory, not of the recipe"
-            );
+            let (parameter, rank) = (name.to_owned(), differs.rank);
+            return Err(ReplicasDiffer { step, parameter, rank }.into());
         }
         Ok(())
     }

@@ -77,10 +77,11 @@ impl Rule for OnebitAdam {
         let [mean, square] = state.take();
         let first = now.step <= self.warmup_steps;
         let (beta1, beta2) = (self.beta1 as f32, self.beta2 as f32);
+        let new_share = (1.0 - self.beta2) as f32;
         if first {
             for ((square, mean), new) in square.iter_mut().zip(&*mean).zip(gradient) {
                 let gradient = (new - beta1 * mean) / (1.0 - beta1);
-                *square = beta2 * *square + (1.0 - beta2) * (gradient * gradient);
+                *square = beta2 * *square + new_share * (gradient * gradient);
             }
         }
         mean.copy_from_slice(gradient);
