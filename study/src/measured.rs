@@ -4,14 +4,15 @@ use crate::network::replay::{self, Assumptions, Replayed};
 use crate::network::report::NamedLink;
 use crate::runs;
 use crate::statistics::{SampleMoments, mean, median};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
-use gradwire::record::network::{self, Row, Stretch};
-use gradwire::record::{Event, Kind, Provenance, RECIPE, RunLog, Started, Step, Summary};
+use gradwire::record::network::{self, Row};
+use gradwire::record::{Event, Kind, METRICS, Provenance, RECIPE, RunLog, Started, Step, Summary};
 use gradwire_exchange::Scheme;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// The most points of a curve.
@@ -195,9 +196,16 @@ impl Measured {
         };
         if folder.join(network::FILE).exists() && measured.summary.steps > 0 {
             let run = replay::RecordedRun::with(disk, log)?;
-            measured.work = work(&run.stretches);
+            let rows: Vec<&Row> = run.stretches.iter().flat_map(|part| &part.rows).collect();
+            measured.work = work(&rows, run.in_rounds());
             for (word, link) in links {
                 let replayed = run.replay(link, &Assumptions::default())?;
+                let last = measured.losses.last().map_or(0, |point| point.step);
+                ensure!(
+                    replayed.ends.len() as u64 >= last,
+                    "{} ends before step {last}, which {METRICS} has: it is cut short",
+                    folder.join(network::FILE).display()
+                );
                 let on = measured.on(word, &replayed);
                 measured.links.push(on);
             }
@@ -228,21 +236,33 @@ impl Measured {
         self.links.iter().find(|on| on.link == word)
     }
 
-    /// The training loss, a running mean over the points around each: fewer at the beginning, where it
-    /// falls fast, and those before it at the end. One batch's loss is no loss of a run.
+    /// The training loss, a running mean over the points around each: on either side as many at most as lie before
+    /// it, for at the beginning the loss falls fast. One batch's loss is no loss of a run.
     pub fn smooth_losses(&self) -> impl Iterator<Item = f64> {
-        let losses = &self.losses;
-        (0..losses.len()).map(|i| {
-            let before = AROUND.min(i);
-            let window = &losses[i - before..=(i + before).min(losses.len() - 1)];
-            window.iter().map(|point| point.loss).sum::<f64>() / window.len() as f64
+        let last = self.losses.len().saturating_sub(1);
+        (0..self.losses.len()).map(move |i| {
+            let around = AROUND.min(i);
+            self.mean_loss(i - around..(i + around).min(last) + 1)
         })
     }
 
     /// The training loss over the last tenth of the points.
     pub fn last_loss(&self) -> Option<f64> {
-        let last = self.losses.len().div_ceil(10);
-        mean(self.losses[self.losses.len() - last..].iter().map(|point| point.loss))
+        let count = self.losses.len();
+        (count > 0).then(|| self.mean_loss(count - count.div_ceil(10)..count))
+    }
+
+    /// The mean loss of these points, each weighted by the steps since the one before it: the last point of a run may
+    /// be a single step, whose batch may be the short rest of an epoch.
+    fn mean_loss(&self, points: Range<usize>) -> f64 {
+        let (mut sum, mut steps) = (0.0, 0.0);
+        for i in points {
+            let before = i.checked_sub(1).map_or(0, |before| self.losses[before].step);
+            let since = self.losses[i].step.saturating_sub(before) as f64;
+            sum += since * self.losses[i].loss;
+            steps += since;
+        }
+        sum / steps
     }
 
     /// The first evaluation that found at least `accuracy`.
@@ -317,7 +337,7 @@ impl Notes {
     fn go_on(&mut self, started: &Started) {
         let (mut one, mut all) = (0.0, 0.0);
         if let Some((last, sent)) = self.steps.last().zip(self.sent.last()) {
-            let unrecorded = started.first_step.saturating_sub(last.step + 1) as f64;
+            let unrecorded = started.first_step.saturating_sub(last.step.saturating_add(1)) as f64;
             one = sent + unrecorded * last.wire_bytes;
             all = last.wire_bytes_total as f64
                 + unrecorded * last.wire_bytes * self.before.workers as f64;
@@ -344,9 +364,9 @@ fn losses(steps: &[Step], sent: &[f64]) -> Vec<Loss> {
 /// The gauges of a step, the bits per parameter among them.
 fn gauges_of(step: &Step) -> impl Iterator<Item = (&str, f64)> {
     let gauges = step.gauges.iter().map(|(name, value)| (name.as_str(), *value));
-    gauges
-        .chain([("bits_per_parameter", step.bits_per_parameter)])
-        .chain(step.residual_norm.map(|norm| ("residual_norm", norm)))
+    // Steps of a round that send nothing have none: the one at its end has the mean over the round.
+    let bits = (step.wire_bytes > 0.0).then_some(("bits_per_parameter", step.bits_per_parameter));
+    gauges.chain(bits).chain(step.residual_norm.map(|norm| ("residual_norm", norm)))
 }
 
 /// The values of each gauge over these steps.
@@ -380,18 +400,18 @@ fn gauge_means(steps: &[Step]) -> BTreeMap<String, SampleMoments> {
     means.filter(|(_, of)| of.mean.is_finite() && of.deviation.is_finite()).collect()
 }
 
-/// The work of a step, medians over all steps.
-fn work(stretches: &[Stretch]) -> Work {
+/// The work of a step: medians over all steps, or in rounds of local steps means.
+fn work(rows: &[&Row], in_rounds: bool) -> Work {
     const SECOND: f64 = 1e-9;
-    let median = |of: fn(&Row) -> u64| {
-        let rows = stretches.iter().flat_map(|stretch| &stretch.rows);
-        let ranks = |row: &Row| row.compute.len().max(1) as f64;
-        median(rows.map(|row| of(row) as f64 * SECOND / ranks(row))).unwrap_or(0.0)
+    let typical = |of: fn(&Row) -> u64| {
+        let seconds =
+            rows.iter().map(|row| of(row) as f64 * SECOND / row.compute.len().max(1) as f64);
+        if in_rounds { mean(seconds) } else { median(seconds) }.unwrap_or(0.0)
     };
     Work {
-        compute: median(|row| row.compute.iter().flatten().sum()),
-        encode: median(|row| row.encode.iter().flatten().sum()),
-        decode: median(|row| {
+        compute: typical(|row| row.compute.iter().flatten().sum()),
+        encode: typical(|row| row.encode.iter().flatten().sum()),
+        decode: typical(|row| {
             row.decode.iter().flatten().sum::<u64>() + row.learn.iter().sum::<u64>()
         }),
     }
@@ -433,6 +453,40 @@ mod tests {
         assert_eq!(notes.evaluations[0].bytes, 3000.0);
         let points = losses(&notes.steps, &notes.sent);
         assert_eq!(points.iter().map(|point| point.bytes).collect::<Vec<_>>(), notes.sent);
+    }
+
+    /// Of 401 recorded steps the last is a point of its own: one batch, where the others are of five.
+    #[test]
+    fn a_point_counts_by_its_steps() {
+        let loss = |(step, loss)| Loss { step, loss, bytes: 0.0 };
+        let points = [(50, 4.0), (100, 2.0), (150, 1.0), (160, 7.0)];
+        let measured = Measured { losses: points.map(loss).to_vec(), ..Measured::default() };
+        let smooth: Vec<f64> = measured.smooth_losses().collect();
+        assert_eq!(smooth[..2], [4.0, 7.0 / 3.0]);
+        assert_eq!(smooth[2..], [(350.0 + 70.0) / 160.0; 2]);
+        assert_eq!(measured.last_loss(), Some(7.0));
+        assert_eq!(Measured::default().last_loss(), None);
+    }
+
+    /// In rounds of two steps one of them encodes, for both.
+    #[test]
+    fn in_rounds_the_work_is_a_mean_and_silent_steps_have_no_bits() {
+        let row = |up: &[u64]| Row {
+            compute: vec![[1, 2, 3, 4]; 2],
+            encode: vec![up.iter().map(|_| 6_000_000_000).collect(); 2],
+            up: vec![up.to_vec(); 2],
+            ..Row::default()
+        };
+        let (silent, sends) = (row(&[]), row(&[8]));
+        let rows = [&silent, &sends, &silent];
+        assert_eq!([false, true].map(|in_rounds| work(&rows, in_rounds).encode), [0.0, 2.0]);
+        let step = |wire_bytes, bits_per_parameter| Step {
+            wire_bytes,
+            bits_per_parameter,
+            ..Step::default()
+        };
+        let means = gauge_means(&[step(0.0, 0.0), step(8.0, 2.0), step(0.0, 0.0)]);
+        assert_eq!(means["bits_per_parameter"].mean, 2.0);
     }
 
     /// A residual may overflow before the run diverges.

@@ -8,7 +8,7 @@ use gradwire::record::{
 };
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 use toml::{Table, Value};
@@ -154,6 +154,9 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
     }
 }
 
+/// Bytes beyond which no record's first line goes.
+const FIRST_LINE: u64 = 1 << 20;
+
 /// When a run began, in seconds since the Unix epoch: its record's first line, or else its recipe's
 /// file, tells.
 fn began(disk: &Disk, folder: &Path) -> f64 {
@@ -163,7 +166,7 @@ fn began(disk: &Disk, folder: &Path) -> f64 {
     }
     let first = || {
         let mut line = String::new();
-        disk.lines(&folder.join(METRICS)).ok()?.read_line(&mut line).ok()?;
+        disk.lines(&folder.join(METRICS)).ok()?.take(FIRST_LINE).read_line(&mut line).ok()?;
         serde_json::from_str(&line).ok().map(|TimedLine { time }| time)
     };
     let made = || fs::metadata(folder.join(RECIPE)).ok()?.modified().ok();

@@ -134,9 +134,14 @@ impl RecordedRun {
             }
         }
         let pattern = self.shown_pattern(pattern_of(&self.header)?);
-        let mut rows = self.stretches.iter().flat_map(|stretch| &stretch.rows);
-        let in_rounds = rows.any(|row| row.up.first().is_some_and(Vec::is_empty));
+        let in_rounds = self.in_rounds();
         Ok(Replayed { link: link.clone(), pattern, steps, ends, in_rounds })
+    }
+
+    /// Whether some steps send nothing, because they are of a round of local steps.
+    pub fn in_rounds(&self) -> bool {
+        let mut rows = self.stretches.iter().flat_map(|stretch| &stretch.rows);
+        rows.any(|row| row.up.first().is_some_and(Vec::is_empty))
     }
 
     /// How the run's collectives travelled: as its messages, unless all of them were another

@@ -56,7 +56,8 @@ impl Axis {
         logarithmic: bool,
         values: impl IntoIterator<Item = f64>,
     ) -> Self {
-        let usable = |value: &f64| value.is_finite() && (!logarithmic || *value > 0.0);
+        // What is larger or smaller has no room for air around it.
+        let usable = |value: &f64| value.abs() < 1e300 && (!logarithmic || *value > 1e-300);
         let values: Vec<f64> = values.into_iter().filter(usable).collect();
         let (low, high) = match values.is_empty() {
             true => (0.1, 1.0),

@@ -198,7 +198,8 @@ impl Timing {
     }
 }
 
-/// Seconds or steps of both to the training loss that both end below, smoothed as plots show it.
+/// Seconds or steps of both to the training loss that both end below, smoothed as plots show it; `None` where that is no
+/// lower than where one of them began.
 fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(f64, Option<f64>)> {
     let last = |run: &Measured| run.smooth_losses().last();
     let goal = last(own)?.max(last(other)?);
@@ -208,6 +209,9 @@ fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(
         _ => run.link(claim.link.as_deref()?)?.at_losses.get(point).copied(),
     };
     let (own_point, other_point) = (reached(own)?, reached(other)?);
+    if own_point == 0 || other_point == 0 {
+        return None;
+    }
     let more = match claim.charged_bits {
         Some(bits) => {
             let steps = other.losses.get(other_point)?.step as f64;

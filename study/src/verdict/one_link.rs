@@ -9,8 +9,8 @@ use crate::scale::Scale;
 use crate::statistics::Interval;
 use gradwire::text::percent;
 
-/// The verdict on a claim on one link, or on none: that of the first look that decides it, or else of the last one for
-/// which both arms have runs.
+/// The verdict on a claim on one link, or on none: that of the first look that decides it, or else of the last one whose
+/// seeds both arms have.
 pub(super) fn on_link(
     claim: &Claim,
     choices: &[Vec<Choice>; 2],
@@ -25,7 +25,7 @@ pub(super) fn on_link(
     };
     let there = claim.tasks().filter_map(fewer).max().unwrap_or(0);
     let looks = looks(results.looks);
-    let last = looks.iter().position(|look| look.seeds >= there).unwrap_or(looks.len() - 1);
+    let last = looks.iter().rposition(|look| look.seeds <= there).unwrap_or(0);
     // What cannot be tested with few seeds may be with more.
     let decided = |verdict: &Verdict| {
         matches!(verdict.ruling, Ruling::Reproduced | Ruling::Contradicted | Ruling::DependsOnLink)
@@ -184,6 +184,9 @@ fn rule(
     if found.unmeasured > 0 {
         let of = seeds(found.unmeasured + found.values.len());
         return untestable(match estimated {
+            Some(_) if claim.measure.is_to_loss() => {
+                format!("{} of {of} have no loss that both runs fell to", found.unmeasured)
+            }
             Some(_) => format!("{} of {of} have no finite value", found.unmeasured),
             None => "no run has measured this".into(),
         });

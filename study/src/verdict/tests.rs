@@ -95,6 +95,30 @@ fn what_a_look_decided_is_not_looked_at_again() {
     assert!(verdict.why.contains("97.1 %"), "{}", verdict.why);
 }
 
+/// Four seeds are three, and one that waits for the second look.
+#[test]
+fn between_two_looks_the_first_one_counts() {
+    let mut results = results(against(&[0.895, 0.8925, 0.8975, 0.9, 0.9]));
+    results.looks = 3;
+    let verdict = judged(&claim(""), &results);
+    assert_eq!((verdict.ruling, verdict.measured.unwrap().seeds), (Ruling::Undecided, 3));
+    assert!(verdict.why.contains("95.8 %"), "{}", verdict.why);
+}
+
+/// Runs that are alike to the bit do not make one arm better than the other.
+#[test]
+fn ties_are_not_strictly_better() {
+    let tied = || {
+        let pairs = [0.9, 0.8, 0.85].into_iter().zip(1..);
+        let both = pairs
+            .flat_map(|(a, seed)| ["a", "b"].map(|arm| run(arm, seed, a, RunStatus::Finished)));
+        both.collect::<Vec<_>>()
+    };
+    let strict = Claim { at_least: Some(0.0), ..claim("") };
+    assert_eq!(judged(&strict, &results(tied())).ruling, Ruling::Undecided);
+    assert_eq!(judged(&claim(""), &results(tied())).ruling, Ruling::Reproduced, "as accurate");
+}
+
 /// A claim that asks for more seeds than the first look has is decided by a later one.
 #[test]
 fn what_a_look_could_not_test_is_looked_at_again() {
@@ -175,10 +199,10 @@ fn messages_can_be_charged_with_other_bits() {
     let mut claim = claim("link = '100mbit'");
     (claim.measure, claim.compare) = (Measure::SecondsToLoss, Compare::Saving);
     let run = |seconds: f64| Measured {
-        losses: vec![Loss { step: 10, loss: 1.0, ..Loss::default() }],
+        losses: [(1, 3.0), (10, 1.0)].map(|(step, loss)| Loss { step, loss, bytes: 0.0 }).into(),
         links: vec![OnLink {
             link: "100mbit".into(),
-            at_losses: vec![seconds],
+            at_losses: vec![0.1, seconds],
             ..OnLink::default()
         }],
         summary: Summary { bits_per_parameter: 3.0, ..Summary::default() },
@@ -495,7 +519,11 @@ fn what_is_measured_is_said_in_labels() {
 #[test]
 fn time_to_the_same_loss_is_to_the_higher_of_both_ends() {
     let measured = |losses: &[f64], seconds: &[f64]| Measured {
-        losses: losses.iter().map(|loss| Loss { loss: *loss, ..Loss::default() }).collect(),
+        losses: losses
+            .iter()
+            .zip(1..)
+            .map(|(loss, step)| Loss { loss: *loss, step, ..Loss::default() })
+            .collect(),
         links: vec![OnLink {
             link: "1gbit".into(),
             at_losses: seconds.to_vec(),
@@ -512,13 +540,15 @@ fn time_to_the_same_loss_is_to_the_higher_of_both_ends() {
     claim.compare = Compare::SpeedUp;
     assert_eq!(numbers(&claim, &[], &own, Some(&other)), Some((8.0, Some(2.0))));
     assert_eq!(numbers(&claim, &[], &own, None), None);
+    let risen = measured(&[3.0, 4.0, 5.0], &[4.0, 8.0, 12.0]);
+    assert_eq!(numbers(&claim, &[], &own, Some(&risen)), None, "both began at its loss");
 }
 
 /// One bad batch at the end decides nothing.
 #[test]
 fn a_loss_is_that_of_the_last_tenth() {
     let losses =
-        (0..100).map(|n| Loss { loss: if n == 99 { 9.0 } else { 1.0 }, ..Loss::default() });
+        (0..100).map(|step| Loss { loss: if step == 99 { 9.0 } else { 1.0 }, step, bytes: 0.0 });
     let run = Measured { losses: losses.collect(), ..Measured::default() };
     assert!((run.last_loss().unwrap() - 1.8).abs() < 1e-12);
     assert_eq!(Measured::default().last_loss(), None);
