@@ -69,6 +69,9 @@ fn a_table_is_trained_on_by_its_path_and_gone_on_with_elsewhere_to_the_same_bits
     program.refuses(&again, 1, &["cannot read reviews.csv"]);
     program.succeed(&[&again[..], &["--set", "dataset.file=else/reviews.csv"]].concat());
     whole.is_of(&run, "gone on with elsewhere");
+    fs::create_dir(program.path("third")).unwrap();
+    fs::rename(program.path("else/reviews.csv"), program.path("third/reviews.csv")).unwrap();
+    says(&program.succeed(&["eval", argument(&run), "--dir", "third"]), &["right"]);
     says(&fs::read_to_string(run.join("provenance.json")).unwrap(), &["reviews.csv", "sha256"]);
 }
 
@@ -81,6 +84,9 @@ fn grey_images_are_trained_on_evaluated_swept_and_checked_by_their_path() {
     says(&said, &["grey: IDX files: 30 images of 28×28 grey in 3 classes; 6 for testing"]);
     let said = program.succeed(&["eval", "first"]);
     says(&said, &["of 6 right"]);
+    fs::rename(program.path("grey"), program.path("moved")).unwrap();
+    says(&program.succeed(&["eval", "first", "--dir", "moved"]), &["of 6 right"]);
+    fs::rename(program.path("moved"), program.path("grey")).unwrap();
     let sweep =
         "sweep first-look --data grey --over scheme=dense,topk --seeds 1 --dry-run --epochs 1";
     says(&program.succeed(&words(sweep)), &["topk"]);

@@ -217,6 +217,23 @@ fn others_go_on(more: &[&str]) {
     assert_eq!(samples[from - 1] / samples[from], 4.0 / 3.0, "{samples:?}");
 }
 
+/// As by Ctrl-Z and `fg`: the clock goes on, and nobody has been silent. Three workers wait for a fourth meanwhile.
+#[test]
+fn a_process_that_was_stopped_goes_on() {
+    let program = Program::new();
+    let stall = "stall:worker=1,step=12,for=2s";
+    let more = ["--set", "exchange.timeout=4", "--inject", stall];
+    let mut command = program.command(&arguments(&more));
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    begun(&program.path("runs/out/quick"));
+    std::thread::sleep(Duration::from_millis(300));
+    signal(child.id(), "-STOP");
+    std::thread::sleep(Duration::from_secs(7));
+    signal(child.id(), "-CONT");
+    assert!(child.wait().unwrap().success());
+    UNDISTURBED.is_of(&program.quick_run(), "stopped and continued");
+}
+
 #[test]
 fn faults_that_mean_nothing_are_refused() {
     let program = Program::new();

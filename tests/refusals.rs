@@ -96,6 +96,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train --steps 5 --set train.max_steps=6", "train.max_steps is given twice: 5"),
         ("train --scheme topk --set scheme.kind=dense", "scheme is given twice: \"topk\""),
         ("train --epochs 4 --set train={epochs=6}", "train.epochs is given twice: 4"),
+        ("train --name a --set record.name=b", "record.name is given twice: \"a\""),
         ("train --seed 18446744073709551615", "9223372036854775807"),
         ("train --workers many", "--workers"),
         ("train --epoch 3", "--epochs"),

@@ -90,13 +90,18 @@ impl<'a> Watch<'a> {
 
     /// Whether somebody is at work who may still be waited for.
     pub(super) fn goes_on(&mut self) -> bool {
+        self.look_around();
+        (self.is_at_work() || self.told.contains(&false))
+            && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+    }
+
+    /// Notices whether this thread, and with it the process, has been away for a while.
+    fn look_around(&mut self) {
         let now = Instant::now();
         if now - self.awake.0 > GAP {
             self.awake.1 = now;
         }
         self.awake.0 = now;
-        (self.is_at_work() || self.told.contains(&false))
-            && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
     }
 
     fn is_at_work(&self) -> bool {
@@ -177,6 +182,7 @@ impl<'a> Watch<'a> {
     /// Looks after those at work: tells of one that others have waited for half their patience,
     /// and gives up one that shows no progress for longer than anybody would wait in an exchange.
     pub(super) fn look(&mut self) -> Option<Report> {
+        self.look_around();
         if self.deadline.is_some() {
             return None;
         }
