@@ -222,12 +222,17 @@ impl Tokens {
     }
 }
 
-/// `text` in pieces of at least [`PIECE`] bytes, each up to the end of a line.
+/// `text` in pieces of at least [`PIECE`] bytes, each up to the end of a line; where the line is longer than another such
+/// piece, up to the white space with which the next word begins.
 fn pieces(text: &str) -> impl Iterator<Item = &str> + Send {
     let mut rest = text;
     std::iter::from_fn(move || {
-        let line_end = rest.as_bytes().iter().skip(PIECE).position(|byte| *byte == b'\n');
-        let (piece, after) = rest.split_at(line_end.map_or(rest.len(), |at| PIECE + at + 1));
+        let bytes = rest.as_bytes();
+        let line_end = bytes.iter().skip(PIECE).take(PIECE).position(|byte| *byte == b'\n');
+        let later = || bytes.iter().skip(2 * PIECE).position(|byte| b" \n".contains(byte));
+        let space = || later().map(|at| 2 * PIECE + at);
+        let end = line_end.map(|at| PIECE + at + 1).or_else(space);
+        let (piece, after) = rest.split_at(end.unwrap_or(rest.len()));
         rest = after;
         (!piece.is_empty()).then_some(piece)
     })
@@ -318,6 +323,10 @@ mod tests {
         assert_eq!(all.concat(), text);
         assert!(all.len() > 2 && all.iter().all(|piece| piece.ends_with('\n')));
         assert_eq!(pieces("").count(), 0);
+        let text = "word ".repeat(PIECE);
+        let all: Vec<&str> = pieces(&text).collect();
+        assert_eq!(all.concat(), text);
+        assert!(all.len() > 1 && all.iter().skip(1).all(|piece| piece.starts_with(" word ")));
     }
 
     proptest! {

@@ -58,7 +58,8 @@ pub enum FeedbackRule {
          f64,
     ),
     /// Ranks send a momentum that they share in place of gradients (Tang et al. 2021, 1-bit Adam: 0.9): this
-    /// share, at least 0 and below 1, of the last mean, and the rest of the new gradient. For any scheme.
+    /// share, at least 0 and below 1, of the last mean, and the rest of the new gradient. For any scheme;
+    /// around one that scales up what it draws (`randomk` with `unbiased`) it has ever heavier tails.
     Momentum(
         #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
          f64,
