@@ -5,6 +5,7 @@ use crate::bench::codecs::Spread;
 use crate::decision::SIDE;
 use crate::measured::Measured;
 use crate::statistics::Interval;
+use gradwire::record::Provenance;
 pub use gradwire::record::RunStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,9 @@ pub struct Timing {
     pub encode: Spread,
     /// Seconds of decoding one message and adding it up.
     pub decode: Spread,
+    /// The program and the machine that timed it; nothing was kept of them until November 2026.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
 }
 
 /// A setting whose value was chosen for each arm on samples of the training set that were held out.

@@ -10,7 +10,7 @@ use crate::grid::{Grid, PlannedRun};
 use crate::results::{RunResult, Timing};
 use anyhow::{Context, Result};
 use gradwire::disk::Disk;
-use gradwire::record::gradient;
+use gradwire::record::{Provenance, gradient};
 use std::path::Path;
 
 /// Times whatever claims about speed need and `known` does not have, and returns all. A claim whose
@@ -63,7 +63,18 @@ pub fn measure(
         for (arm, [encode, decode]) in arms.into_iter().zip(speeds) {
             let (task, gradient_of, seed) = (run.task.clone(), run.arm.clone(), run.seed);
             let (arm, scheme) = (arm.arm.clone(), arm.recipe.scheme_in_words());
-            timings.push(Timing { task, gradient_of, seed, started, arm, scheme, encode, decode });
+            let provenance = Some(Provenance::here());
+            timings.push(Timing {
+                task,
+                gradient_of,
+                seed,
+                started,
+                arm,
+                scheme,
+                encode,
+                decode,
+                provenance,
+            });
         }
     }
     Ok(timings)

@@ -570,6 +570,7 @@ fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
         scheme: String::new(),
         encode: Spread { median, ..Spread::default() },
         decode: Spread::default(),
+        provenance: None,
     };
     for seed in [1, 2] {
         found.timings.push(timing("a", seed, 0.0, 1.0));
