@@ -131,6 +131,22 @@ impl Exchange {
         Ok(Traffic(counted))
     }
 
+    /// As `allreduce`, of one group of buckets alone: the others sit the step out.
+    fn allreduce_group(
+        &self,
+        py: Python<'_>,
+        step: u64,
+        group: usize,
+        gradient: &Bound<'_, PyAny>,
+    ) -> PyResult<Traffic> {
+        counts_from_one(step)?;
+        let mut gradient = arrays::writable(gradient)?;
+        let values = gradient.as_slice_mut().map_err(PyErr::from)?;
+        let counted =
+            self.with(py, move |exchange| exchange.allreduce_group(step, group, values))?;
+        Ok(Traffic(counted))
+    }
+
     /// Begins a step; nothing is sent yet.
     fn begin(&self, py: Python<'_>, step: u64) -> PyResult<()> {
         counts_from_one(step)?;
@@ -175,6 +191,19 @@ impl Exchange {
     /// Sets the groups of buckets that travel together: each bucket's number in exactly one.
     fn set_groups(&self, py: Python<'_>, groups: Vec<Vec<usize>>) -> PyResult<()> {
         self.with(py, |exchange| exchange.set_groups(groups))
+    }
+
+    /// Multiplies the residual, and what else is kept in the gradient's unit, by `factor`.
+    fn rescale(&self, py: Python<'_>, factor: f32) -> PyResult<()> {
+        if !factor.is_finite() {
+            return Err(InputError::new_err(format!(
+                "factor = {factor} is not possible; give a finite number"
+            )));
+        }
+        self.with(py, |exchange| {
+            exchange.rescale(factor);
+            Ok(())
+        })
     }
 
     /// Gives up: every rank's next or present call raises `AbortedError` with this reason.

@@ -34,6 +34,7 @@ def _steps(module, optimizer, local, rank, steps):
     for step in steps:
         optimizer.zero_grad()
         losses.append(backward(module, rank, step))
+        local.reduce_()
         optimizer.step()
         before = weights(module)
         traffic = local.step()
@@ -94,10 +95,217 @@ def plain(rank, world_size, steps, rounds, nesterov):
     return found
 
 
-def resumed(rank, world_size, scheme, settings, cut, folder):
-    """Seven steps in rounds of three at once, and with a checkpoint after `cut` of them."""
+def _mean(value, world_size):
+    """The mean over ranks: added up in order of rank, times 1/N."""
+    given = [torch.empty_like(value) for _ in range(world_size)]
+    dist.all_gather(given, value.contiguous())
+    total = given[0]
+    for one in given[1:]:
+        total = total + one
+    return total * numpy.float32(1 / world_size)
+
+
+def streamed(rank, world_size, settings, count, kind):
+    """This rank's weights and the outer ones after each step, the last of which is told to be; whether it ended with
+    equal statistics of batch norm."""
+    module = {"plain": model, "normed": normed}[kind]()
+    scheme, settings = settings
+    optimizer, local = _made(module, scheme, {"bucketing": "parameter", **settings})
+    found, losses = [], []
+    for step in range(count):
+        optimizer.zero_grad()
+        losses.append(backward(module, rank, step))
+        local.reduce_()
+        optimizer.step()
+        local.step(last=step == count - 1)
+        found.append((weights(module), local._outer.numpy().copy()))
+    return found, losses, [one.numpy().copy() for one in module.buffers()], local.wire_bytes, local.rounds
+
+
+def streamed_plainly(rank, world_size, fragments, settings, count):
+    """The same arithmetic by PyTorch alone: post-local SGD (Lin et al. 2020), then algorithm 2 of Streaming DiLoCo
+    (Douillard et al. 2025)."""
+    module = model()
+    named = dict(module.named_parameters())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
+    steps, after, outer = settings["steps"], settings["after"], settings["outer"]
+    delay, mix = outer.get("delay", 0), outer.get("mix", 0.5) if outer.get("delay") else 0
+    away, found = None, []
+
+    def update(fragment, mix):
+        for name in fragment:
+            rules[name].step()
+            with torch.no_grad():
+                named[name].copy_(named[name] * numpy.float32(mix) + kept[name] * numpy.float32(1 - mix))
+
+    for step in range(1, count + 1):
+        if step == after + 1:
+            kept = {name: one.detach().clone() for name, one in named.items()}
+            rules = {name: torch.optim.SGD([one], lr=0.7, momentum=0.9, nesterov=True) for name, one in kept.items()}
+        optimizer.zero_grad()
+        backward(module, rank, step - 1)
+        if step <= after:
+            for one in named.values():
+                one.grad = _mean(one.grad, world_size)
+        optimizer.step()
+        at = step - after
+        if away and (step == count or at == away[1]):
+            update(away[0], mix)
+            away = None
+        due = [one for p, one in enumerate(fragments, 1) if at > 0 and (at - p * steps // len(fragments)) % steps == 0]
+        for fragment in fragments if step == count and at > 0 else due:
+            for name in fragment:
+                kept[name].grad = _mean(kept[name] - named[name].detach(), world_size)
+            if step == count or not delay:
+                update(fragment, 0)
+            else:
+                away = fragment, at + delay
+        found.append(weights(module))
+    return found
+
+
+def post_local(rank, world_size):
+    """Three steps that exchange gradients, of which the first has one that is not finite and is left out, and one that
+    does not; the two good ones with an Averager, too. Weights and bytes of both after each of these, residuals before and
+    after the last step, what a call in the wrong order says, and the error of the first step."""
+    settings = {"ratio": 0.1}
+    module, other = model(), model()
+    optimizer, local = _made(module, "topk", {**settings, "after": 3, "steps": 2})
+    beside, averager = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.5), gradwire.torch.Averager("topk", timeout=30, **settings)
+    try:
+        local.step() if rank == 1 else local.reduce_()
+    except gradwire.Error as error:
+        said = f"{type(error).__name__}: {error}"
+    backward(module, rank, 0)
+    if rank == 1:
+        module[0].weight.grad[1, 2] = float("nan")
+    now = module[2].weight.grad.clone()
+    try:
+        local.reduce_()
+    except gradwire.NonFiniteError as error:
+        spoilt = error.rank, error.parameter, torch.equal(now, module[2].weight.grad)
+    local.step()
+    found = []
+    for step in range(2):
+        for one in (optimizer, beside):
+            one.zero_grad()
+        backward(module, rank, step)
+        backward(other, rank, step)
+        sent, expected = local.reduce_(), averager.reduce_(other)
+        optimizer.step()
+        beside.step()
+        assert local.step() is None
+        found.append((weights(module), weights(other), sent.wire_bytes, expected.wire_bytes))
+    residual = _told(local)["residual"]
+    _steps(module, optimizer, local, rank, range(2, 3))
+    return found, residual, _told(local)["residual"], said, spoilt, local.reduce_()
+
+
+def rates(rank, world_size, scheme):
+    """What is said of groups of parameters with learning rates of their own where gradients are exchanged first."""
+    module = model()
+    optimizer = torch.optim.SGD([{"params": [one], "lr": 0.1 + number} for number, one in enumerate(module.parameters())])
+    _, local = _made(module, scheme, {"after": 1, "steps": 1}, optimizer)
+    try:
+        return _steps(module, optimizer, local, rank, range(2)) and None
+    except gradwire.InputError as error:
+        return str(error)
+
+
+def late_and_not_finite(rank, world_size):
+    """Rank 1's weights are NaN when they leave, and are mended while they are on their way: what is said and by which step,
+    whether weights have changed, and whether the next exchange brings ranks together."""
+    module = model()
+    outer = {"fragments": 2, "delay": 1}
+    optimizer, local = _made(module, "topk", {"ratio": 0.1, "steps": 4, "outer": outer, "bucketing": "parameter"})
+    _steps(module, optimizer, local, rank, range(1))
+    kept = module[0].weight[1, 2].item()
+    if rank == 1:
+        with torch.no_grad():
+            module[0].weight[1, 2] = float("nan")
+    local.step()
+    if rank == 1:
+        with torch.no_grad():
+            module[0].weight[1, 2] = kept
+    now, found = weights(module), []
+    for call in (gradwire.torch.gather_state, gradwire.torch.DiLoCo.step):
+        try:
+            call(local)
+        except gradwire.NonFiniteError as error:
+            found.append((error.rank, error.parameter))
+    unchanged = numpy.array_equal(now, weights(module))
+    again = [local.step() is not None for _ in range(2)]
+    local.step(last=True)
+    return found, unchanged, again, weights(module)
+
+
+def beside(rank, world_size):
+    """Rank 1 comes to the exchange only when rank 0 has gone on to its next step: weights after it."""
+    module = model()
+    optimizer, local = _made(module, "dense", {"steps": 3, "outer": {"delay": 2}})
+    _steps(module, optimizer, local, rank, range(2))
+    if rank == 1:
+        dist.barrier()
+    _steps(module, optimizer, local, rank, range(2, 4))
+    if rank == 0:
+        dist.barrier()
+    return _steps(module, optimizer, local, rank, range(4, 5))[1], local._outer.numpy().copy()
+
+
+def one_refuses(rank, world_size):
+    """A layer is not frozen on rank 1 alone when an exchange begins: what each rank says a step later, and that they go on."""
+    module = model()
+    module[0].requires_grad_(False)
+    outer = {"fragments": 2, "delay": 1}
+    optimizer, local = _made(module, "dense", {"steps": 4, "outer": outer, "bucketing": "parameter"})
+    _steps(module, optimizer, local, rank, range(1))
+    module[0].requires_grad_(rank == 1)
+    local.step()
+    module[0].requires_grad_(False)
+    try:
+        local.step()
+    except gradwire.AbortedError as error:
+        said = str(error)
+    local.step(last=True)
+    return said, weights(module)
+
+
+def in_fragments(rank, world_size):
+    """The optimizer's momentum, averaged a fragment at a time: that of each parameter after each exchange."""
+    module = model()
+    settings = {"steps": 4, "outer": {"fragments": 2}, "inner": "averaged", "bucketing": "parameter"}
+    optimizer, local = _made(module, "dense", settings)
+    found = []
+    for step in range(2):
+        _steps(module, optimizer, local, rank, range(2 * step, 2 * step + 2))
+        found.append(_momenta(module, optimizer))
+    return found
+
+
+def moved(rank, world_size, settings, folder, until):
+    """What this number of ranks takes up of a file, if there is one, what it saves after some more steps, and the weights
+    that it ends with."""
+    module, file = model(), Path(folder) / "checkpoint.pt"
+    optimizer, local = _made(module, "topk", {"ratio": 0.05, **settings})
+    if file.exists():
+        local.load_state_dict(torch.load(file, weights_only=True))
+    taken = _told(local)
+    dist.barrier()
+    _steps(module, optimizer, local, rank, until)
+    gathered = gradwire.torch.gather_state(local)
+    if rank == 0:
+        torch.save(gathered, file)
+    told = _told(local)
+    local.step(last=True)
+    return taken, told, weights(module)
+
+
+def resumed(rank, world_size, scheme, settings, cut, folder, until=7):
+    """So many steps at once, and with a checkpoint after `cut` of them; by default in rounds of three."""
     whole = normed()
-    _steps(whole, *_made(whole, scheme, settings), rank, range(7))
+    optimizer, local = _made(whole, scheme, settings)
+    _steps(whole, optimizer, local, rank, range(until))
+    made = local.rounds
     part = normed()
     optimizer, local = _made(part, scheme, settings)
     _steps(part, optimizer, local, rank, range(cut))
@@ -110,10 +318,14 @@ def resumed(rank, world_size, scheme, settings, cut, folder):
     with torch.no_grad():
         again[0].weight.zero_()
     optimizer, local = _made(again, scheme, settings)
-    local.load_state_dict(torch.load(file, weights_only=True))
-    _steps(again, optimizer, local, rank, range(cut, 7))
+    _steps(again, optimizer, local, rank, range(4))  # All of it is forgotten, and a mean on its way.
+    saved = torch.load(file, weights_only=True)
+    local.load_state_dict(saved)
+    local_state = saved["ranks"][0]
+    _steps(again, optimizer, local, rank, range(cut, until))
     named = {name: one.numpy().copy() for name, one in again.state_dict().items()}
-    return {name: one.numpy().copy() for name, one in whole.state_dict().items()}, named, local.rounds
+    assert local.rounds == made
+    return {name: one.numpy().copy() for name, one in whole.state_dict().items()}, named, made, "mean" in local_state
 
 
 def before(rank, world_size, scheme, settings, folder):
@@ -145,7 +357,8 @@ def elsewhere(rank, world_size, scheme, settings, folder, parts):
 
 def _told(local):
     saved = local.state_dict()
-    vectors = {key: saved[key] for key in ("outer", "outer_momentum", "weights", "residual", "average", "estimate") if key in saved}
+    keys = ("outer", "outer_momentum", "weights", "mean", "residual", "average", "estimate")
+    vectors = {key: saved[key] for key in keys if key in saved}
     return {
         key: numpy.concatenate([one[name].numpy().ravel() for name in sorted(one)]) for key, one in vectors.items()
     }
@@ -167,6 +380,18 @@ def refused(rank, world_size):
         "word": lambda: make(module, optimizer, outer={"momentum": "0.9"}),
         "nesterov": lambda: make(module, optimizer, outer={"nesterov": True}),
         "unknown": lambda: make(module, optimizer, outer={"lr": 0.7}),
+        "after": lambda: make(module, optimizer, after=-1),
+        "half a fragment": lambda: make(module, optimizer, outer={"fragments": 1.5}),
+        "no fragment": lambda: make(module, optimizer, outer={"fragments": 0}),
+        "many fragments": lambda: make(module, optimizer, steps=3, outer={"fragments": 4}),
+        "one bucket": lambda: make(module, optimizer, outer={"fragments": 2}, timeout=30),
+        "early": lambda: make(module, optimizer, outer={"delay": -1}),
+        "late": lambda: make(module, optimizer, steps=5, outer={"fragments": 2, "delay": 2}),
+        "too late": lambda: make(module, optimizer, steps=2, outer={"fragments": 2, "delay": 1}),
+        "mix": lambda: make(module, optimizer, outer={"delay": 1, "mix": 1}),
+        "waits": lambda: make(module, optimizer, inner="averaged", outer={"delay": 1}),
+        "norm": lambda: make(module, optimizer, outer={"fragments": 2}, clip_norm=1.0, bucketing="parameter"),
+        "momentum after": lambda: make(module, optimizer, "dgc", after=2),
         "inner": lambda: make(module, optimizer, inner="mine"),
         "twice": lambda: make(module, optimizer, "dgc", outer=NESTEROV),
         "signs": lambda: make(module, optimizer, "signsgd", magnitude="unit"),
@@ -178,6 +403,7 @@ def refused(rank, world_size):
         ),
         "wrapped": lambda: make(DistributedDataParallel(module), optimizer),
         "disagree": lambda: make(module, optimizer, steps=2 + rank, timeout=30),
+        "disagree on gradients": lambda: make(module, optimizer, after=rank, timeout=30),
         "doubles": lambda: make(module.double(), torch.optim.SGD(module.parameters(), lr=0.1), timeout=30),
     }
     said = {}
@@ -197,6 +423,12 @@ def refused(rank, world_size):
         "groups": {**fits, "optimizer": {"param_groups": []}},
         "no optimizer saved": {name: one for name, one in fits.items() if name != "optimizer"},
         "not done": {**fits, "done": None},
+        "no rounds": {**fits, "rounds": None},
+        "gradients": {**fits, "done": -2},
+        "fragments": {**fits, "fragments": 2},
+        "no such fragment": {**fits, "taken": 1},
+        "no due": {**fits, "mean": fits["outer"]},
+        "short mean": {**fits, "mean": short, "due": 2},
     }.items():
         try:
             local.load_state_dict(saved)
@@ -246,15 +478,15 @@ def unfrozen(rank, world_size):
     return None
 
 
-def lost(rank, world_size):
+def lost(rank, world_size, settings):
     """Rank 1 is gone before the end of a round."""
     module = model()
-    optimizer, local = _made(module, "topk", {"ratio": 0.1, "steps": 2})
+    optimizer, local = _made(module, "topk", {"ratio": 0.1, **settings})
     _steps(module, optimizer, local, rank, range(3))
     if rank == 1:
         os.kill(os.getpid(), jobs.KILL)
     try:
-        _steps(module, optimizer, local, rank, range(3, 4))
+        _steps(module, optimizer, local, rank, range(3, 8))
     except gradwire.PeerLostError as error:
         return error.rank, str(error)
     return None
@@ -317,9 +549,9 @@ def program(rank, world_size, text):
     return names["diloco"].rounds, names["diloco"].traffic.bits_per_parameter, weights(module)
 
 
-def replayed(rank, world_size, folder, settings, steps):
-    """Steps 4 to 9 of a run of the native trainer from its checkpoint, with its gradients: the bytes of each
-    round and what the trainer sent, and what is left beside what the trainer has."""
+def replayed(rank, world_size, folder, settings, steps, begin, seen):
+    """The steps behind `begin` of a run of the native trainer from its checkpoint, with its gradients: the bytes of each
+    exchange, and after each step of `seen` what there is beside what the trainer has. `steps` has each one's learning rate."""
     from safetensors.torch import load_file
 
     def checkpoint(step):
@@ -337,29 +569,39 @@ def replayed(rank, world_size, folder, settings, steps):
         kept = load_file(Path(folder) / "gradients" / f"step-{step:06}.safetensors")
         return {name: one for name, one in kept.items() if not name.startswith("residual/")}
 
-    first = gradients(4)
+    first = gradients(begin + 1)
     names = sorted(first)
     module = torch.nn.Module()
     for number, name in enumerate(names):
         module.register_parameter(f"p{number:03}", torch.nn.Parameter(torch.zeros_like(first[name])))
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    _, local = _made(module, "topk", {**settings, "steps": 3}, optimizer)
+    _, local = _made(module, settings.pop("scheme"), settings, optimizer)
     saved = local.state_dict()
     sizes = [first[name].numel() for name in names]
-    for key, flat in checkpoint(3).items():
+    for key, flat in checkpoint(begin).items():
         saved[key] = dict(zip(saved["outer"], flat.split(sizes)))
+    # Local steps begin at a round's end, or some steps that exchange gradients are behind them.
+    saved["weights"] = saved["outer"]
+    saved["done"] = min(0, begin - settings.get("after", 0))
+    saved["step"] = begin if saved["done"] else begin // settings["steps"]
     local.load_state_dict(saved)
-    sent = []
-    for step in range(4, 10):
+    sent, found = [], []
+    for step in range(begin + 1, len(steps) + 1):
         for one, gradient in zip(module.parameters(), (gradients(step)[name] for name in names)):
             one.grad = gradient.clone()
-        optimizer.param_groups[0]["lr"] = steps[step][0]
+        optimizer.param_groups[0]["lr"] = steps[step]
+        before = local.wire_bytes
+        gave = local.reduce_()
         optimizer.step()
-        traffic = local.step()
-        if traffic is not None:
-            sent.append((traffic.wire_bytes, steps[step][1]))
-    told, theirs = _told(local), checkpoint(9)
-    return sent, {name: (told[name], one.numpy()) for name, one in theirs.items()}
+        gave = local.step(last=step == len(steps)) or gave
+        if gave:
+            # In the last step a mean may have come before the step's own.
+            earlier = local.wire_bytes - before - gave.wire_bytes
+            sent += [one for one in (earlier, gave.wire_bytes) if one]
+        if step in seen:
+            told, theirs = _told(local), checkpoint(step)
+            found.append({name: (told[name], one.numpy()) for name, one in theirs.items()})
+    return sent, found
 
 
 def sharded_in_groups(rank, world_size):

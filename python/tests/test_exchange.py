@@ -140,6 +140,34 @@ def test_groups_change_nothing_but_when_messages_travel():
     assert numpy.array_equal(found[0], whole[0][1][0])
 
 
+def test_a_group_by_itself_leaves_the_others_as_they_are():
+    def alone(end):
+        exchange = gradwire.Exchange(SHAPES, "topk", end, seed=5, ratio=0.1, bucketing="parameter")
+        exchange.set_groups([[0, 1], [2]])
+        values = gradient(end.rank, 1)
+        first = exchange.allreduce_group(1, 1, values)
+        kept = exchange.state()["residual"][:592].copy()
+        second = exchange.allreduce_group(1, 0, values)
+        exchange.rescale(0.25)
+        return values, first.wire_bytes + second.wire_bytes, kept, exchange.state()["residual"]
+
+    def whole(end):
+        exchange = gradwire.Exchange(SHAPES, "topk", end, seed=5, ratio=0.1, bucketing="parameter")
+        exchange.set_groups([[0, 1], [2]])
+        values = gradient(end.rank, 1)
+        return values, exchange.allreduce(1, values).wire_bytes, exchange.state()["residual"]
+
+    for mine, (values, sent, residual) in zip(ranks(2, alone), ranks(2, whole)):
+        assert numpy.array_equal(mine[0], values) and mine[1] == sent
+        assert not mine[2].any() and numpy.abs(residual[:592]).max() > 0
+        assert numpy.array_equal(mine[3], residual * numpy.float32(0.25))
+    exchange = gradwire.Exchange(SHAPES, "topk")
+    with pytest.raises(gradwire.InputError, match="there are 1 groups, and no 2"):
+        exchange.allreduce_group(1, 2, gradient(0, 1))
+    with pytest.raises(gradwire.InputError, match="factor = inf is not possible"):
+        exchange.rescale(float("inf"))
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize(
     "scheme, settings",

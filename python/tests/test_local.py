@@ -61,6 +61,84 @@ def test_dense_rounds_are_those_of_plain_pytorch_bit_for_bit(outer):
         assert numpy.array_equal(after, expected)
 
 
+# Of the parameters of the tests' model, by name: the runs of whole buckets with about as many elements.
+FRAGMENTS = {
+    1: [["0.bias", "0.weight", "2.bias", "2.weight", "4.bias", "4.weight"]],
+    2: [["0.bias", "0.weight", "2.bias"], ["2.weight", "4.bias", "4.weight"]],
+    3: [["0.bias", "0.weight", "2.bias"], ["2.weight"], ["4.bias", "4.weight"]],
+}
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(
+    "steps, after, stream, count",
+    [
+        (4, 0, {"fragments": 2}, 11),
+        (5, 3, {"fragments": 2, "delay": 1}, 15),
+        (7, 0, {"fragments": 3, "delay": 1, "mix": 0.3}, 17),
+        (4, 1, {"delay": 3, "mix": 0.0}, 10),
+        (2, 4, {}, 4),
+        (3, 2, {"fragments": 3}, 8),
+    ],
+)
+def test_dense_streams_are_those_of_plain_pytorch_bit_for_bit(steps, after, stream, count, world_size):
+    settings = {"steps": steps, "after": after, "outer": {**local.NESTEROV, **stream}}
+    ranks = run(local.streamed, world_size, ("dense", settings), count, "plain")
+    plain = run(local.streamed_plainly, world_size, FRAGMENTS[stream.get("fragments", 1)], settings, count)
+    for (found, *_), expected in zip(ranks, plain):
+        for step, ((now, _), other) in enumerate(zip(found, expected)):
+            assert numpy.array_equal(now, other), step
+    assert all(numpy.array_equal(one[0][-1][0], ranks[0][0][-1][0]) for one in ranks)
+
+
+@pytest.mark.parametrize("scheme, settings", SCHEMES)
+@pytest.mark.parametrize("stream", [{"fragments": 2, "delay": 1}, {"fragments": 3}])
+def test_outer_weights_have_the_same_bits_after_each_fragment_and_models_learn(scheme, settings, stream):
+    outer = {} if scheme == "dgc" or "efsgdm" in str(settings) else local.NESTEROV
+    ranks = run(local.streamed, 2, (scheme, {"steps": 4, "outer": {**outer, **stream}, **settings}), 39, "normed")
+    found, losses, statistics, sent, rounds = ranks[0]
+    for (mine, outer), (other, same) in zip(found[:-1], ranks[1][0]):
+        assert numpy.array_equal(outer, same)
+        assert not numpy.array_equal(mine, other)
+    assert numpy.array_equal(found[-1][0], ranks[1][0][-1][0])
+    assert all(map(numpy.array_equal, statistics, ranks[1][2]))
+    changes = sum(not numpy.array_equal(one[1], other[1]) for one, other in zip(found, found[1:]))
+    assert changes >= 18 and rounds == 10
+    assert numpy.mean(losses[-5:]) < 0.98 * numpy.mean(losses[:5]), losses
+    if scheme != "dense":
+        assert sent < 0.7 * 11 * 4 * found[0][1].size
+
+
+def test_first_steps_exchange_gradients_and_what_is_left_of_them_becomes_progress():
+    ranks = run(local.post_local, 2)
+    for rank, (found, before, after, said, spoilt, later) in enumerate(ranks):
+        for now, other, sent, expected in found:
+            assert numpy.array_equal(now, other) and sent == expected
+        assert numpy.abs(before).max() > 0
+        assert numpy.array_equal(after, before * numpy.float32(0.1))
+        assert re.search(["AbortedError: .*call `reduce_", "InputError: the first 3 steps exchange"][rank], said), said
+        assert spoilt == (1, "0.weight", True) and later is None
+
+
+def test_statistics_are_averaged_where_local_steps_begin():
+    ranks = run(local.streamed, 2, ("dense", {"after": 3}), 3, "normed")
+    assert ranks[0][4] == 0 and len(ranks[0][2]) == 3
+    assert all(map(numpy.array_equal, ranks[0][2], ranks[1][2]))
+
+
+def test_learning_rates_of_several_groups_fit_what_keeps_nothing_alone():
+    assert run(local.rates, 2, "dense") == [None, None]
+    for words in run(local.rates, 2, "topk"):
+        assert "the learning rates [0.1, 1.1" in words and "take a scheme that keeps nothing" in words
+
+
+def test_momentum_is_averaged_a_fragment_at_a_time():
+    ranks = run(local.in_fragments, 2)
+    for number, (mine, other) in enumerate(zip(*ranks)):
+        for name in mine:
+            assert numpy.array_equal(mine[name], other[name]) == (name in FRAGMENTS[2][number]), (number, name)
+
+
 def test_what_is_sent_is_the_progress_and_what_was_left_of_it():
     """The exchange of arrays, given each round's weights, has the same bytes and comes to the same weights."""
     settings = {"ratio": 0.05, "feedback": {"decay": 0.95}}
@@ -128,9 +206,32 @@ def test_weights_of_sixteen_bits_have_outer_weights_of_thirty_two():
 def test_a_checkpoint_goes_on_as_if_never_stopped(scheme, settings, cut, tmp_path):
     outer = None if "feedback" in settings else local.NESTEROV
     settings = {"steps": 3, "outer": outer, **settings}
-    for whole, again, rounds in run(local.resumed, 2, scheme, settings, cut, str(tmp_path)):
+    for whole, again, rounds, _ in run(local.resumed, 2, scheme, settings, cut, str(tmp_path)):
         assert rounds == 2
         assert all(numpy.array_equal(whole[name], again[name]) for name in whole)
+
+
+@pytest.mark.parametrize("delay, cut", [*((1, cut) for cut in range(1, 8)), (0, 4), (0, 6)])
+def test_a_checkpoint_within_a_stream_goes_on_as_if_never_stopped(delay, cut, tmp_path):
+    outer = {**local.NESTEROV, "fragments": 2, "delay": delay}
+    settings = {"steps": 4, "after": 2, "outer": outer, "bucketing": "parameter", "ratio": 0.05}
+    for whole, again, rounds, away in run(local.resumed, 2, "topk", settings, cut, str(tmp_path), 11):
+        assert rounds == 2 and away == (delay == 1 and cut in (4, 6))
+        assert all(numpy.array_equal(whole[name], again[name]) for name in whole)
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_another_number_of_ranks_takes_the_mean_that_is_on_its_way(world_size, tmp_path):
+    outer = {**local.NESTEROV, "fragments": 2, "delay": 1}
+    settings = {"steps": 4, "outer": outer, "bucketing": "parameter"}
+    before = [told for _, told, _ in run(local.moved, 2, settings, str(tmp_path), range(4))]
+    now = run(local.moved, world_size, settings, str(tmp_path), range(4, 6))
+    for taken, _, weights in now:
+        for key in ("mean", "outer", "outer_momentum"):
+            assert numpy.abs(before[0][key]).max() > 0 and numpy.array_equal(taken[key], before[0][key]), key
+        assert numpy.allclose(taken["weights"], (before[0]["weights"] + before[1]["weights"]) / 2, atol=1e-6)
+        assert not numpy.array_equal(taken["outer"], now[0][1]["outer"])
+        assert numpy.array_equal(weights, now[0][2])
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
@@ -160,6 +261,18 @@ REFUSED = {
     "word": r"SettingError: outer: momentum = '0.9' is not possible",
     "nesterov": r"SettingError: outer: nesterov needs a momentum",
     "unknown": r"SettingError: outer has no setting `lr`; there are learning_rate, momentum, nesterov",
+    "after": r"SettingError: after = -1 is not possible",
+    "half a fragment": r"SettingError: outer: fragments = 1.5 is not possible; write a whole number",
+    "no fragment": r"SettingError: outer: fragments = 0 is not possible; write 1 or more",
+    "many fragments": r"SettingError: outer: fragments = 4 are exchanged .* steps = 3; write fragments = 3 or fewer, or steps = 4",
+    "one bucket": r"SettingError: outer: fragments = 2, and the weights lie in one run of whole buckets; .*bucketing=",
+    "early": r"SettingError: outer: delay = -1 is not possible; write 0 or more",
+    "late": r"SettingError: outer: delay = 2 must be below .*, 2: .*; write delay = 1 or less, or more steps",
+    "too late": r"SettingError: outer: delay = 1 must be below .*, 1: .*; write delay = 0, or more steps",
+    "mix": r"SettingError: outer: mix = 1.0 is not possible; write at least 0 and below 1",
+    "waits": r'SettingError: inner = "averaged" waits for the ranks, and a delay of outer does not',
+    "norm": r"SettingError: outer: fragments send one part .* clip_norm",
+    "momentum after": r"SettingError: momentum would act on gradients in the first 2 steps",
     "inner": r"SettingError: inner = 'mine' is not possible",
     "twice": r"SettingError: momentum would act twice",
     "signs": r"SettingError: what scheme signsgd or one of its rules sends has no magnitude: .*such as 0.001",
@@ -167,12 +280,19 @@ REFUSED = {
     "signs by a rule": r"SettingError: what scheme topk or one of its rules sends has no magnitude",
     "wrapped": r"SettingError: this model is in a DistributedDataParallel",
     "disagree": r"SettingError: rank 1 has another scheme, other settings",
+    "disagree on gradients": r"SettingError: rank 1 has another scheme, other settings",
     "doubles": r"InputError: .*torch.float64",
     "saved": r"StateError: saved state: it is none of local steps",
     "short": r"StateError: saved state: its outer of `2.bias` has 1 elements where 256 are needed",
     "groups": r"StateError: saved state: its optimizer has other groups",
     "no optimizer saved": r"StateError: saved state: its optimizer has other groups",
     "not done": r"StateError: saved state: it does not say how many steps",
+    "no rounds": r"StateError: saved state: it does not say .* how many rounds, are done",
+    "gradients": r"StateError: saved state: 2 more steps of it exchange gradients, and here after = 0",
+    "fragments": r"StateError: saved state: its weights have 2 fragments, and here 1",
+    "no such fragment": r"StateError: saved state: its weights have 1 fragments",
+    "no due": r"StateError: saved state: it does not say in which step the mean",
+    "short mean": r"StateError: saved state: its mean of `2.bias` has 1 elements where 256",
 }
 
 
@@ -192,8 +312,30 @@ def test_weights_that_are_not_finite_stop_the_round_on_every_rank_and_no_other()
         assert numpy.array_equal(after, ranks[0][6])
 
 
-def test_a_rank_that_is_lost_within_a_round_is_named():
-    rank, words = run(local.lost, 2, killed=(1,))[0]
+def test_weights_that_are_not_finite_stop_an_exchange_on_its_way_on_every_rank():
+    ranks = run(local.late_and_not_finite, 2)
+    for found, unchanged, again, weights in ranks:
+        assert found == [(1, "0.weight")] * 2
+        assert unchanged and again == [False, True]
+        assert numpy.array_equal(weights, ranks[0][3])
+
+
+def test_ranks_go_on_while_an_exchange_is_on_its_way():
+    (mine, outer), (other, same) = run(local.beside, 2)
+    assert len(mine) == len(other) == 1 and numpy.array_equal(outer, same)
+
+
+def test_a_rank_that_refuses_an_exchange_stops_it_on_every_rank():
+    ranks = run(local.one_refuses, 2)
+    assert all("rank 1 gave up" in said and "`0.weight` is trained" in said for said, _ in ranks)
+    assert numpy.array_equal(ranks[0][1], ranks[1][1])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"steps": 2}, {"steps": 5, "outer": {"delay": 2}}, {"steps": 2, "after": 6}, {"steps": 3, "outer": {"delay": 1}}]
+)
+def test_a_rank_that_is_lost_within_a_round_is_named(settings):
+    rank, words = run(local.lost, 2, settings, killed=(1,))[0]
     assert rank == 1 and "rank 1 is gone" in words
 
 

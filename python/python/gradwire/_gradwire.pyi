@@ -125,6 +125,10 @@ class Exchange:
         """Overwrites the flat gradient by its mean over ranks: one whole step. When it raises, some
         elements may have been overwritten already; the residual is what it was."""
 
+    def allreduce_group(self, step: int, group: int, gradient: NDArray[numpy.float32]) -> Traffic:
+        """As `allreduce`, of one group's buckets alone: elements, residual and compressors of the others stay what
+        they were. Of the steps that a bucket is exchanged in each has a higher number than the one before."""
+
     def begin(self, step: int) -> None:
         """Begins a step whose groups are exchanged one by one; nothing is sent yet."""
 
@@ -137,6 +141,10 @@ class Exchange:
     def _averaged(self, short: int, seconds: float) -> Traffic: ...
     def set_groups(self, groups: Sequence[Sequence[int]]) -> None:
         """Sets the groups of buckets that travel together, each bucket in exactly one."""
+
+    def rescale(self, factor: float) -> None:
+        """Multiplies the residual, and what compressors have learnt in the gradient's unit, by a factor: from now
+        on gradients are given in another unit."""
 
     def abort(self, step: int, reason: str) -> None:
         """Gives up: this raises `AbortedError`, and so does every other rank's present or next

@@ -18,7 +18,7 @@ import re
 import time
 import warnings
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
@@ -282,6 +282,9 @@ class _Ranks:
 
     def _ended(self, traffic: Traffic) -> None:
         self._step += 1
+        self._count(traffic)
+
+    def _count(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._wire_bytes += traffic.wire_bytes
 
@@ -855,6 +858,9 @@ class Averager(_Ranks):
     same parameters, after `backward` and before the optimizer.
     """
 
+    # What is made anew for other parameters.
+    _NAME = "an Averager"
+
     def reduce_(self, parameters: Parameters) -> Traffic:
         """Overwrites the gradient of each parameter by its mean over ranks, and says what that
         cost. A parameter without a gradient counts as zero, and gets one. No two parameters may
@@ -871,7 +877,7 @@ class Averager(_Ranks):
         assert self._exchange is not None
         if shapes != self._shapes:
             raise InputError(
-                "the parameters are others than in the first step; make an Averager for each model"
+                f"the parameters are others than in the first step; make {self._NAME} for each model"
             )
         for name, parameter in parameters.items():
             gradient, place = parameter.grad, self._flat[self._places[name]]
@@ -895,10 +901,47 @@ class Averager(_Ranks):
         return traffic
 
 
-class _Progress(_Ranks):
-    """The exchange of how far weights have come."""
+class _Progress(Averager):
+    """The exchange of how far weights have come, by fragments of them, and of gradients before that."""
 
     _DEPTH = 0
+    _NAME = "a DiLoCo"
+
+    def __init__(self, scheme: Union[str, Codec], fragments: int, **given: Any) -> None:
+        super().__init__(scheme, **given)
+        self._fragments = fragments
+
+    def _new_exchange(self, shapes: Dict[str, List[int]]) -> Exchange:
+        exchange = super()._new_exchange(shapes)
+        # The parameters of each.
+        self.fragments = [list(shapes)]
+        if self._fragments > 1:
+            groups = _divided(exchange, self._fragments)
+            exchange.set_groups(groups)
+            self.fragments = [[name for one in group for name in exchange.buckets[one]] for group in groups]
+        return exchange
+
+
+def _divided(exchange: Exchange, count: int) -> List[List[int]]:
+    """So many runs of an exchange's buckets with about as many elements each: those of the native trainer."""
+    buckets = exchange.buckets
+    if count > len(buckets):
+        runs = "one run" if len(buckets) == 1 else f"{len(buckets)} runs"
+        raise SettingError(
+            f"outer: fragments = {count}, and the weights lie in {runs} of whole buckets; write fewer fragments, or "
+            'smaller buckets: bucketing="parameter", or 1048576 bytes or fewer'
+        )
+    places = {name: (begin, end) for name, begin, end in exchange.layout}
+    length = max(end for _, end in places.values())
+    groups: List[List[int]] = [[] for _ in range(count)]
+    for number, names in enumerate(buckets):
+        middle = (places[names[0]][0] + places[names[-1]][1]) // 2
+        share = middle * count // max(1, length)
+        # Each fragment has a bucket: neither one of those before is left empty, nor one of those behind.
+        begun = sum(map(bool, groups))
+        first = max(0, count - len(buckets) + number, begun - 1)
+        groups[min(max(share, first), begun, count - 1)].append(number)
+    return groups
 
 
 class DiLoCo:
@@ -920,6 +963,12 @@ class DiLoCo:
     have the same bits everywhere. Batch norm's statistics are averaged, too. The optimizer's own vectors stay
     each rank's; with `inner="averaged"` those that all ranks' optimizers have are averaged.
 
+    The first `after` steps exchange gradients: call `reduce_` before the optimizer (post-local SGD, Lin et al. 2020).
+    Of `outer` these are Streaming DiLoCo's (Douillard et al. 2025, sections 2.2 and 2.3). `fragments` are exchanged one at
+    a time, each once in a round; a fragment is a run of whole buckets, as `bucketing` makes them. With a `delay` an
+    exchange goes on beside so many steps that follow; then a rank goes on from `mix` times its own weights plus 1 - `mix`
+    times the outer ones (0.5 if left out). After such a round ranks' weights differ, until a step that is the `last`.
+
     `model` is the plain one, and `optimizer` of its parameters. Make it on every rank, with the same
     arguments, after `init_process_group`: the ranks take rank 0's weights.
     """
@@ -931,6 +980,7 @@ class DiLoCo:
         scheme: Union[str, Codec] = "dense",
         *,
         steps: int = 16,
+        after: int = 0,
         outer: Optional[Mapping[str, Any]] = None,
         inner: str = "own",
         process_group: Optional[dist.ProcessGroup] = None,
@@ -942,10 +992,27 @@ class DiLoCo:
                 f"steps = {steps!r} is not possible; write how many steps every rank trains by itself, at "
                 "least 1"
             )
+        if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+            raise SettingError(f"after = {after!r} is not possible; write how many steps exchange gradients, 0 or more")
         if inner not in ("own", "averaged"):
             raise SettingError(f'inner = {inner!r} is not possible; write "own" or "averaged"')
-        rule = _outer_rule(outer)
-        if rule["momentum"] and {"velocity", "average", "momentum"} & set(_alone(scheme, settings).state()):
+        rule = _outer_rule(outer, steps)
+        if rule["delay"] and inner == "averaged":
+            raise SettingError(
+                'inner = "averaged" waits for the ranks, and a delay of outer does not; write inner="own", or delay = 0'
+            )
+        if rule["fragments"] > 1 and settings.get("clip_norm"):
+            raise SettingError(
+                "outer: fragments send one part of the progress at a time, and clip_norm needs the norm of all of it; "
+                "write fragments = 1, or leave clip_norm out"
+            )
+        kept = set(_alone(scheme, settings).state())
+        if after and "velocity" in kept:
+            raise SettingError(
+                f"momentum would act on gradients in the first {after} steps, and then on how far ranks have come; write "
+                "after=0, or momentum_correction=0"
+            )
+        if rule["momentum"] and {"velocity", "average", "momentum"} & kept:
             raise SettingError(
                 "momentum would act twice, once before the progress is compressed; leave outer's momentum "
                 'out, or write momentum_correction=0 and no feedback with a momentum'
@@ -957,7 +1024,9 @@ class DiLoCo:
                 '0.1), or a scheme that sends magnitudes (signsgd with magnitude="mean")'
             )
         self._model, self._parameters = model, _trained(model, optimizer)
-        self._optimizer, self._inner, self._steps = optimizer, inner, steps
+        self._optimizer, self._inner, self._steps, self._rule = optimizer, inner, steps, rule
+        # Whether something of the gradients is still to come when local steps begin.
+        self._carries = after > 0 and bool(_alone(scheme, settings, self._parameters).state())
         if any(
             isinstance(one, torch.nn.parallel.DistributedDataParallel) and one.process_group == group
             for group in [process_group or dist.group.WORLD]
@@ -967,25 +1036,36 @@ class DiLoCo:
                 "this model is in a DistributedDataParallel, which averages gradients in every step; give the "
                 "model itself, or a process_group across the groups that average"
             )
-        self._ranks = _Progress(scheme, process_group=process_group, timeout=timeout, **settings)
+        self._ranks = _Progress(
+            scheme, rule["fragments"], process_group=process_group, timeout=timeout, **settings
+        )
         self._rest, self._rest_bytes = Averager("dense", transport=self._transport), 0
         tensors = {name: _local(one.detach()) for name, one in self._parameters.items()}
         for name, one in tensors.items():
             _check_type(name, one)
         shapes = {name: list(one.shape) for name, one in tensors.items()}
         pinned = any(one.is_cuda for one in tensors.values())
-        self._ranks._build(shapes, pinned, steps, rule, inner)
-        # The weights at the end of the last round, and their optimizer, whose gradient is what is exchanged.
-        self._outer = torch.nn.Parameter(torch.empty_like(self._ranks._flat))
-        self._outer.grad = self._ranks._flat
+        self._ranks._build(shapes, pinned, steps, after, rule, inner)
+        # The weights of the last exchange and their momentum, and each fragment of them, whose optimizer takes what is
+        # exchanged for its gradient.
+        self._outer, self._momentum = torch.empty_like(self._ranks._flat), torch.zeros_like(self._ranks._flat)
+        places = [self._place(range(number, number + 1)) for number in range(rule["fragments"])]
+        self._parts = {number: torch.nn.Parameter(self._outer[place]) for number, place in enumerate(places)}
         self._outer_optimizer = torch.optim.SGD(
-            [self._outer],
+            self._parts.values(),
             lr=rule["learning_rate"],
             momentum=rule["momentum"],
             nesterov=rule["nesterov"],
         )
-        # Steps of this round.
-        self._done = 0
+        if rule["momentum"]:
+            for part, place in zip(self._parts.values(), places):
+                self._outer_optimizer.state[part]["momentum_buffer"] = self._momentum[place]
+        # Steps of this round, below 0 while gradients are exchanged, and fragments whose mean has been taken in it.
+        self._done, self._taken, self._after = -after, 0, after
+        self._rounds, self._reduced = 0, False
+        # With a delay: the step of this round in which a mean that is on its way is taken, and what it will have cost.
+        self._away: Optional[Tuple[int, "Future[Optional[Traffic]]"]] = None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradwire")
         self._statistics = {
             f"{name}.{which}": getattr(module, which)
             for name, module in _unwrapped(model).named_modules()
@@ -993,17 +1073,17 @@ class DiLoCo:
             for which in ("running_mean", "running_var", "num_batches_tracked")
             if getattr(module, which) is not None
         }
-        self._take(self._outer.data)
+        self._take(self._outer, self._parameters)
         # What is not trained is rank 0's from now on: it is not sent again.
         bare, chosen = _unwrapped(model), {id(one) for one in self._parameters.values()}
         others = [one for one in [*bare.parameters(), *bare.buffers()] if id(one) not in chosen]
         first = self.rank == 0
-        for tensor in [self._outer.data, *(_local(one.detach()) for one in others)]:
+        for tensor in [self._outer, *(_local(one.detach()) for one in others)]:
             mine = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
             given = self._transport.alltoall([mine if first else mine[:0]] * self.world_size)
             if not first:
                 tensor.copy_(torch.from_numpy(given[0].copy()).view(tensor.dtype).view(tensor.shape))
-        self._put(self._outer.data)
+        self._put(self._outer, self._parameters)
 
     @property
     def rank(self) -> int:
@@ -1018,11 +1098,11 @@ class DiLoCo:
     @property
     def rounds(self) -> int:
         """The rounds that ended well."""
-        return self._ranks.step
+        return self._rounds
 
     @property
     def traffic(self) -> Optional[Traffic]:
-        """What the last round's progress cost; None before the first."""
+        """What the last exchange of progress or gradients cost; None before the first."""
         return self._ranks.traffic
 
     @property
@@ -1034,53 +1114,161 @@ class DiLoCo:
     def _transport(self) -> Gloo:
         return self._ranks._transport
 
-    def step(self) -> Optional[Traffic]:
-        """Call it after each step of the optimizer. The last step of a round exchanges, and says what
-        that cost; the others return None. When it raises, weights are what they were, and the next call tries
-        the exchange again where that is possible."""
+    def reduce_(self) -> Optional[Traffic]:
+        """Call it after `backward` and before the optimizer, where `after` is above 0: in that many first steps it
+        overwrites each gradient by its mean over ranks, and says what that cost; later it does nothing. When it raises,
+        no gradient has been changed."""
         self._ranks._check()
-        self._done += 1
-        if self._done < self._steps:
+        if self._done >= 0:
             return None
-        ranks = self._ranks
+        self._reduced = True
+        with self._ranks._giving_up():
+            self._rate()  # What is refused where local steps begin is refused now.
+            if self._more():
+                raise InputError(self._more())
+            return self._ranks._reduce(self._parameters)
+
+    def step(self, *, last: bool = False) -> Optional[Traffic]:
+        """Call it after each step of the optimizer. Where ranks take the mean of their progress, it says what that
+        cost; else it returns None. A step that is the `last` ends the round, and waits for an exchange of all
+        fragments: then all ranks have the same weights. When it raises, weights are what they were, and the next
+        call tries the exchange again where that is possible."""
+        ranks, fragments, traffic = self._ranks, self._rule["fragments"], None
         with ranks._giving_up(), torch.no_grad():
-            more = [name for name in _trained(self._model, self._optimizer) if name not in self._parameters]
-            if more:
-                raise InputError(
-                    f"`{more[0]}` is trained, and was not when the DiLoCo was made: ranks would not exchange it; make "
-                    "a new DiLoCo when a parameter is unfrozen, or given to the optimizer"
-                )
-            rest = {name: one for name, one in self._statistics.items() if one.is_floating_point()}
-            if self._inner == "averaged":
-                rest.update(self._shared(self._vectors()))
-            self._average(rest)
+            if self._done < 0:
+                self._end_gradient_step()
+                return None
             assert ranks._exchange is not None
-            self._take(ranks._flat)
-            torch.sub(self._outer, ranks._flat, out=ranks._flat)
-            traffic = ranks._exchange.allreduce(ranks._step + 1, ranks._view)
-            ranks._ended(traffic)
-            self._outer_optimizer.step()
-            self._put(self._outer)
-        self._done = 0
+            if self._done == self._rounds == 0 and self._carries:
+                # What was not sent of gradients becomes a change of weights.
+                ranks._exchange.rescale(self._rate())
+            self._done += 1
+            if self._away is not None and (last or self._done >= self._away[0]):
+                (_, future), self._away = self._away, None
+                traffic = future.result()
+                self._update(range(self._taken, self._taken + 1), ranks._step + 1, traffic, True)
+            if last:
+                # Schemes count the exchanges of a bucket, which may have had this round's.
+                every, turn = range(fragments), ranks._step + 1 + (fragments > 1)
+                call, *given = self._call(every, turn)
+                traffic = call(*given)
+                self._update(every, turn, traffic, False)
+            elif self._away is None and self._done >= (self._taken + 1) * self._steps // fragments:
+                one, turn = range(self._taken, self._taken + 1), ranks._step + 1
+                call, *given = self._call(one, turn)
+                if self._rule["delay"]:
+                    self._away = self._done + self._rule["delay"], self._worker.submit(call, *given)
+                else:
+                    traffic = call(*given)
+                    self._update(one, turn, traffic, False)
         return traffic
+
+    def _end_gradient_step(self) -> None:
+        if not self._reduced:
+            raise InputError(
+                f"the first {self._after} steps exchange gradients, and this is one of them; call `reduce_()` before "
+                "the optimizer's step"
+            )
+        self._reduced = False
+        self._done += 1
+        if not self._done:
+            self._take(self._outer, self._parameters)
+            self._average({name: one for name, one in self._statistics.items() if one.is_floating_point()})
+
+    def _call(self, fragments: range, turn: int) -> Tuple[Any, ...]:
+        """The call that exchanges how far the weights of some fragments have come, and what it is given. Where this rank
+        refuses, that is such a call as well, so that all ranks raise in the same step. What ranks average beside it is
+        averaged."""
+        count, ranks = self._rule["fragments"], self._ranks
+        rest = {}
+        if fragments.stop == count:
+            rest.update({name: one for name, one in self._statistics.items() if one.is_floating_point()})
+        if self._inner == "averaged":
+            rest.update(self._shared(self._vectors(self._names(fragments))))
+        self._average(rest)
+        assert ranks._exchange is not None
+        if self._more():
+            return ranks._exchange.abort, turn, self._more()
+        place, flat = self._place(fragments), ranks._flat
+        self._take(flat, self._names(fragments))
+        torch.sub(self._outer[place], flat[place], out=flat[place])
+        if len(fragments) == count:
+            return ranks._exchange.allreduce, turn, ranks._view
+        return ranks._exchange.allreduce_group, turn, fragments.start, ranks._view
+
+    def _update(self, fragments: range, turn: int, traffic: Optional[Traffic], late: bool) -> None:
+        """Updates the outer weights of some fragments by the mean that has come, and lets the model go on from them;
+        where the mean is late, from a mixture with its own."""
+        ranks = self._ranks
+        if traffic is not None:  # Of a mean that was loaded it is not known.
+            ranks._count(traffic)
+        for number, part in self._parts.items():
+            part.grad = ranks._flat[self._place(range(number, number + 1))] if number in fragments else None
+        self._outer_optimizer.step()
+        mix, weights, names = numpy.float32(self._rule["mix"] if late else 0), self._outer, self._names(fragments)
+        if mix:
+            weights, place = torch.empty_like(self._outer), self._place(fragments)
+            self._take(weights, names)
+            # Rounded as the native trainer does.
+            weights[place].mul_(float(mix)).add_(self._outer[place] * float(numpy.float32(1) - mix))
+        self._put(weights, names)
+        self._taken = fragments.stop
+        if self._taken == self._rule["fragments"]:
+            self._taken, self._done = 0, self._rule["delay"] if late else 0
+            self._rounds, ranks._step = self._rounds + 1, turn
+
+    def _more(self) -> str:
+        """What is to be said where parameters are trained that were not at first."""
+        more = [name for name in _trained(self._model, self._optimizer) if name not in self._parameters]
+        if not more:
+            return ""
+        return (
+            f"`{more[0]}` is trained, and was not when the DiLoCo was made: ranks would not exchange it; make "
+            "a new DiLoCo when a parameter is unfrozen, or given to the optimizer"
+        )
+
+    def _rate(self) -> float:
+        """The optimizer's learning rate, by which what was not sent of gradients is multiplied."""
+        rates = sorted({float(group["lr"]) for group in self._optimizer.param_groups})
+        if self._carries and len(rates) > 1:
+            raise InputError(
+                f"the optimizer's groups have the learning rates {rates}, and what was not sent of gradients becomes a change "
+                "of weights by one of them; write one, or after=0, or take a scheme that keeps nothing, such as dense"
+            )
+        return rates[0]
+
+    def _names(self, fragments: range) -> List[str]:
+        """The parameters of some fragments, in the order of the exchange."""
+        return [name for number in fragments for name in self._ranks.fragments[number]]
+
+    def _place(self, fragments: range) -> slice:
+        """Where some fragments lie, one after the other."""
+        places = [self._ranks._places[name] for name in self._names(fragments)]
+        return slice(min([one.start for one in places], default=0), max([one.stop for one in places], default=0))
 
     def close(self) -> None:
         """Leaves the group of ranks. Not needed at the end of a process."""
+        self._worker.shutdown()
         self._ranks._close("the local steps have been closed")
 
     def state_dict(self) -> Dict[str, Any]:
         """What this rank needs to go on: residual, outer weights and momentum, batch norm's statistics, the
-        optimizer's state, and in the middle of a round this rank's weights. `gather_state` collects those of
-        all ranks."""
+        optimizer's state, and in the middle of a round this rank's weights; a mean that is on its way is waited for.
+        `gather_state` collects those of all ranks."""
+        if self._away is not None:
+            self._away[1].result()
         saved = self._ranks.state_dict()
-        saved["done"], saved["outer"] = self._done, self._by_name(self._outer.detach())
-        momentum = self._outer_optimizer.state[self._outer].get("momentum_buffer")
-        if momentum is not None:
-            saved["outer_momentum"] = self._by_name(momentum)
-        if self._done:
-            now = torch.empty_like(self._outer.detach())
-            self._take(now)
+        saved.update(done=self._done, taken=self._taken, fragments=self._rule["fragments"], rounds=self._rounds)
+        saved["outer"] = self._by_name(self._outer)
+        if self._rule["momentum"]:
+            saved["outer_momentum"] = self._by_name(self._momentum)
+        if self._done or self._rule["fragments"] > 1:
+            now = torch.empty_like(self._outer)
+            self._take(now, self._parameters)
             saved["weights"] = self._by_name(now)
+        if self._away is not None:
+            mean, names = self._by_name(self._ranks._flat), self._names(range(self._taken, self._taken + 1))
+            saved["due"], saved["mean"] = self._away[0], {name: mean[name] for name in names}
         saved["statistics"] = {name: one.detach().cpu().clone() for name, one in self._statistics.items()}
         saved["optimizer"] = _on_host(self._optimizer.state_dict())
         return saved
@@ -1096,22 +1284,30 @@ class DiLoCo:
         if "ranks" in given and len(ranks) != self.world_size:
             keys = ("weights", "statistics", "optimizer")
             saved.update({key: _mean_of([one.get(key) for one in ranks]) for key in keys})
+        if self._away is not None:
+            self._away[1].exception()  # What comes of it is dropped.
+            self._away = None
         self._ranks.load_state_dict(saved)
         self._optimizer.load_state_dict(saved["optimizer"])
-        self._done = saved["done"]
+        self._done, self._taken = saved["done"], saved.get("taken", 0)
+        self._rounds, self._reduced = saved.get("rounds", saved["step"]), False
         for name, one in self._statistics.items():
             one.copy_(saved["statistics"][name])
-        now, momentum = torch.empty_like(self._outer.data), torch.empty_like(self._outer.data)
-        weights = saved.get("weights") or saved["outer"]
+        now, mean = torch.empty_like(self._outer), saved.get("mean", {})
+        weights, momentum = saved.get("weights") or saved["outer"], saved.get("outer_momentum")
         for name, place in self._ranks._places.items():
-            self._outer.data[place].copy_(saved["outer"][name].view(-1))
+            self._outer[place].copy_(saved["outer"][name].view(-1))
             now[place].copy_(weights[name].view(-1))
-            if "outer_momentum" in saved:
-                momentum[place].copy_(saved["outer_momentum"][name].view(-1))
-        self._outer_optimizer.state[self._outer].pop("momentum_buffer", None)
-        if "outer_momentum" in saved:
-            self._outer_optimizer.state[self._outer]["momentum_buffer"] = momentum
-        self._put(now)
+            if momentum:
+                self._momentum[place].copy_(momentum[name].view(-1))
+            if name in mean:
+                self._ranks._flat[place].copy_(mean[name].view(-1))
+        if not momentum:
+            self._momentum.zero_()
+        if mean:
+            self._away = saved["due"], Future()
+            self._away[1].set_result(None)
+        self._put(now, self._parameters)
 
     def _check_saved(self, part: Dict[str, Any]) -> None:
         """Refuses a rank's part that is not of this model and optimizer, before anything is changed."""
@@ -1133,18 +1329,34 @@ class DiLoCo:
             found = []
         if found != [len(group["params"]) for group in self._optimizer.param_groups]:
             raise StateError("saved state: its optimizer has other groups of parameters than this one")
-        if not isinstance(part.get("done"), int):
-            raise StateError("saved state: it does not say how many steps of a round are done")
+        if not isinstance(part.get("done"), int) or not isinstance(part.get("rounds", 0), int):
+            raise StateError("saved state: it does not say how many steps of a round, and how many rounds, are done")
+        if part["done"] < -self._after:
+            raise StateError(
+                f"saved state: {-part['done']} more steps of it exchange gradients, and here after = {self._after}; write "
+                "after as it was"
+            )
+        fragments, taken = part.get("fragments", 1), part.get("taken", 0)
+        if fragments != self._rule["fragments"] or taken not in range(fragments):
+            raise StateError(
+                f"saved state: its weights have {fragments} fragments, and here {self._rule['fragments']}; write outer's "
+                "fragments as they were"
+            )
+        if "mean" in part:
+            names = self._names(range(taken, taken + 1))
+            _check_elements("mean", part["mean"], {name: self._ranks._shapes[name] for name in names})
+            if not isinstance(part.get("due"), int):
+                raise StateError("saved state: it does not say in which step the mean is taken")
 
-    def _take(self, flat: torch.Tensor) -> None:
-        """Copies the model's weights into a vector of the exchange's layout."""
-        for name, one in self._parameters.items():
-            flat[self._ranks._places[name]].copy_(_local(one.detach()).reshape(-1))
+    def _take(self, flat: torch.Tensor, names: Iterable[str]) -> None:
+        """Copies the weights of these parameters into a vector of the exchange's layout."""
+        for name in names:
+            flat[self._ranks._places[name]].copy_(_local(self._parameters[name].detach()).reshape(-1))
 
-    def _put(self, flat: torch.Tensor) -> None:
-        """Gives the model the weights in such a vector."""
-        for name, one in self._parameters.items():
-            local = _local(one.detach())
+    def _put(self, flat: torch.Tensor, names: Iterable[str]) -> None:
+        """Gives these parameters the weights in such a vector."""
+        for name in names:
+            local = _local(self._parameters[name].detach())
             local.copy_(flat[self._ranks._places[name]].view(local.shape))
 
     def _by_name(self, flat: torch.Tensor) -> Dict[str, torch.Tensor]:
@@ -1153,11 +1365,11 @@ class DiLoCo:
             name: flat[place].view(shapes[name]).clone() for name, place in self._ranks._places.items()
         }
 
-    def _vectors(self) -> Dict[str, torch.Tensor]:
-        """What the optimizer keeps for each element, such as its momentum."""
+    def _vectors(self, names: Iterable[str]) -> Dict[str, torch.Tensor]:
+        """What the optimizer keeps for each element of these parameters, such as its momentum."""
         return {
             f"{name}/{key}": _local(value)
-            for name, one in self._parameters.items()
+            for name, one in [(name, self._parameters[name]) for name in names]
             for key, value in self._optimizer.state.get(one, {}).items()
             if isinstance(value, torch.Tensor) and value.shape == one.shape and value.dtype in _TYPES
         }
@@ -1188,22 +1400,39 @@ class DiLoCo:
         self._rest_bytes += self._rest.reduce_(holders).wire_bytes
 
 
-def _outer_rule(given: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """The settings of an outer optimizer, checked."""
-    rule = {"learning_rate": 1.0, "momentum": 0.0, "nesterov": False}
+def _outer_rule(given: Optional[Mapping[str, Any]], steps: int) -> Dict[str, Any]:
+    """The settings of an outer optimizer and of its fragments, checked for rounds of so many steps."""
+    rule = {"learning_rate": 1.0, "momentum": 0.0, "nesterov": False, "fragments": 1, "delay": 0, "mix": 0.5}
     for key, value in (given or {}).items():
         if key not in rule:
             raise SettingError(f"outer has no setting `{key}`; there are {', '.join(rule)}")
         if not isinstance(value, (bool, int, float)):
             raise SettingError(f"outer: {key} = {value!r} is not possible; write a number, or True or False")
+        if type(rule[key]) is int and type(value) is not int:
+            raise SettingError(f"outer: {key} = {value!r} is not possible; write a whole number")
         rule[key] = type(rule[key])(value)
-    rate, momentum = rule["learning_rate"], rule["momentum"]
+    rate, momentum, fragments, delay = (rule[key] for key in ("learning_rate", "momentum", "fragments", "delay"))
     if not 0 < rate < float("inf"):
         raise SettingError(f"outer: learning_rate = {rate} is not possible; write a number above 0")
-    if not 0 <= momentum < 1:
-        raise SettingError(f"outer: momentum = {momentum} is not possible; write at least 0 and below 1")
+    for key in ("momentum", "mix"):
+        if not 0 <= rule[key] < 1:
+            raise SettingError(f"outer: {key} = {rule[key]} is not possible; write at least 0 and below 1")
     if rule["nesterov"] and not momentum:
         raise SettingError("outer: nesterov needs a momentum above 0, such as 0.9")
+    for key, least in [("fragments", 1), ("delay", 0)]:
+        if rule[key] < least:
+            raise SettingError(f"outer: {key} = {rule[key]} is not possible; write {least} or more")
+    if fragments > steps:
+        raise SettingError(
+            f"outer: fragments = {fragments} are exchanged at as many steps of a round, and steps = {steps}; write "
+            f"fragments = {steps} or fewer, or steps = {fragments} or more"
+        )
+    apart = steps // fragments
+    if delay and delay >= apart:
+        raise SettingError(
+            f"outer: delay = {delay} must be below the steps from one exchange to the next, {apart}: steps = {steps} over "
+            f"fragments = {fragments}; write delay = {apart - 1}{' or less' if apart > 1 else ''}, or more steps"
+        )
     return rule
 
 
