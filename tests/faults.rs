@@ -139,9 +139,13 @@ fn what_ends_a_run_is_named_in_its_last_words() {
         ),
         ("panic:worker=3,step=4", restart, &["no checkpoint", "worker 3, step 4"]),
     ] {
-        let (code, error) = injected(&Program::new(), fault, &sets(settings));
+        let program = Program::new();
+        let (code, error) = injected(&program, fault, &sets(settings));
         assert_eq!(code, Some(1), "{fault}: {error}");
         says(error.lines().last().unwrap_or_default(), parts);
+        // What diverged is not made again, and counts for claims.
+        let failed = events(&program.quick_run(), "failed").pop().unwrap();
+        assert_eq!(failed["diverged"] == true, fault.starts_with("nan"), "{fault}");
     }
 }
 

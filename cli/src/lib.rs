@@ -98,7 +98,7 @@ struct Eval {
     checkpoint: PathBuf,
     #[command(flatten)]
     runs_dir: RunsDir,
-    /// The folder that holds the data set, if it has moved
+    /// The folder, or the file, that holds the data set, if it has moved
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Print the result as a line of JSON
@@ -157,6 +157,8 @@ impl Cli {
 /// The recipe whose data lies at `place`: a folder or a file, as its own is. Of files in a folder each keeps its name.
 fn moved(mut recipe: Recipe, place: &Path) -> Result<Recipe> {
     let own = toml::Table::try_from(&recipe.dataset)?;
+    let has_place = ["dir", "path", "file"].iter().any(|key| own.contains_key(*key));
+    ensure!(has_place, "{} is made, and lies nowhere; leave --dir out", recipe.dataset.name());
     for key in ["dir", "path", "file", "test_file"] {
         let Some(old) = own.get(key).and_then(toml::Value::as_str) else { continue };
         let name = Path::new(old).file_name().filter(|_| key.ends_with("file") && place.is_dir());

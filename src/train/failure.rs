@@ -8,6 +8,7 @@ use crate::text::duration;
 use crate::train::position::Position;
 use anyhow::{Error, anyhow};
 use gradwire_exchange as exchange;
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -43,23 +44,31 @@ pub(crate) struct Failure {
     /// Whose fault it is by this failure's own account, and how far that account is to be
     /// believed: lower is further.
     pub(crate) accuses: (u8, usize),
-    /// Whether the run may go on without it.
-    pub(crate) recoverable: bool,
+    pub(crate) kind: FailureKind,
+}
+
+/// What a failure is to the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FailureKind {
+    /// A worker was lost: the run may go on from a checkpoint.
+    Lost,
+    /// A gradient or a loss is no number, on all workers alike: the same recipe would come to the same end.
+    Diverged,
+    /// A disk failed, which whoever is left has as well; or replicas differ, which a checkpoint would hide.
+    Broken,
 }
 
 impl Failure {
     pub(crate) fn new(rank: usize, position: Position, error: Error) -> Self {
         use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
         let accuses = accuses(rank, &error);
-        let recoverable = match error.downcast_ref::<exchange::Error>() {
-            Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }) => false,
-            Some(_) => true,
-            // A disk fails whoever is left as well. And where replicas differ, a checkpoint hides it.
-            None => {
-                !error.is::<ReplicasDiffer>() && !error.chain().any(|cause| cause.is::<io::Error>())
-            }
+        let from_disk = || error.chain().any(|cause| cause.is::<io::Error>());
+        let kind = match error.downcast_ref::<exchange::Error>() {
+            Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }) => FailureKind::Diverged,
+            None if error.is::<ReplicasDiffer>() || from_disk() => FailureKind::Broken,
+            _ => FailureKind::Lost,
         };
-        Self { rank, at: Instant::now(), position, error, accuses, recoverable }
+        Self { rank, at: Instant::now(), position, error, accuses, kind }
     }
 
     pub(crate) fn panic(rank: usize, position: Position, panic: &(dyn Any + Send)) -> Self {
@@ -105,7 +114,7 @@ pub struct RunFailure {
     pub position: Position,
     /// The process and the machine it ran in, when there are several.
     pub whereabouts: Option<String>,
-    recoverable: bool,
+    kind: FailureKind,
     /// What went wrong.
     pub error: Error,
 }
@@ -126,21 +135,20 @@ impl RunFailure {
         let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.position);
         let own = own.or_else(|| positions.get(rank).copied()).filter(|_| !damaged);
         let position = own.unwrap_or(first.position);
-        let Failure { error, recoverable, .. } = failures.swap_remove(0);
-        Some(Self { rank, position, whereabouts: None, error, recoverable })
+        let Failure { error, kind, .. } = failures.swap_remove(0);
+        Some(Self { rank, position, whereabouts: None, error, kind })
     }
 
-    /// Whether a worker was lost, and the run may go on from a checkpoint. A gradient or a loss
-    /// that is no number stops all workers alike, and would again.
+    /// Whether a worker was lost, and the run may go on from a checkpoint.
     pub fn is_recoverable(&self) -> bool {
-        self.recoverable
+        self.kind == FailureKind::Lost
     }
 }
 
 /// Whether a run was ended by a gradient or a loss that is no finite number: the same recipe would
 /// come to the same end.
 pub fn diverged(error: &Error) -> bool {
-    error.downcast_ref::<RunFailure>().is_some_and(|loss| !loss.is_recoverable())
+    error.downcast_ref::<RunFailure>().is_some_and(|loss| loss.kind == FailureKind::Diverged)
 }
 
 impl fmt::Display for RunFailure {

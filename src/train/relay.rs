@@ -1,7 +1,7 @@
 //! What workers tell, on its way from their process to process 0.
 
 use crate::cluster::{Bytes, ControlMessage, encode};
-use crate::train::failure::Failure;
+use crate::train::failure::{Failure, FailureKind};
 use crate::train::position::{Phase, Position};
 use crate::train::report::Report;
 use anyhow::{Error, Result};
@@ -35,7 +35,7 @@ pub(super) struct FailureReport {
     /// How long the worker had been there, in seconds.
     since: f64,
     accuses: (u8, usize),
-    recoverable: bool,
+    kind: FailureKind,
     words: String,
 }
 
@@ -47,7 +47,7 @@ impl From<&Failure> for FailureReport {
             phase: failure.position.phase,
             since: failure.position.elapsed().as_secs_f64(),
             accuses: failure.accuses,
-            recoverable: failure.recoverable,
+            kind: failure.kind,
             words: format!("{:#}", failure.error),
         }
     }
@@ -55,12 +55,12 @@ impl From<&Failure> for FailureReport {
 
 impl From<FailureReport> for Failure {
     fn from(report: FailureReport) -> Self {
-        let FailureReport { rank, step, phase, since, accuses, recoverable, words } = report;
+        let FailureReport { rank, step, phase, since, accuses, kind, words } = report;
         let since = Duration::try_from_secs_f64(since).ok();
         let now = Instant::now();
         let since = since.and_then(|since| now.checked_sub(since)).unwrap_or(now);
         let position = Position { step, phase, since };
-        Self { rank, at: now, position, error: Error::msg(words), accuses, recoverable }
+        Self { rank, at: now, position, error: Error::msg(words), accuses, kind }
     }
 }
 

@@ -51,7 +51,7 @@ pub fn sample(saved: &Saved, prompt: Option<&str>, drawing: Drawing) -> Result<S
     let tokens = Tokens::from_json(&json)?;
     let mut ids = match prompt {
         Some(prompt) => tokens.encode(prompt).context("the prompt")?,
-        None => tokens.encode("\n").unwrap_or_else(|_| vec![0]),
+        None => tokens.encode("\n").ok().filter(|ids| !ids.is_empty()).unwrap_or_else(|| vec![0]),
     };
     ensure!(!ids.is_empty(), "the prompt is empty; begin with a character, such as a line break");
     let begins = ids.len();

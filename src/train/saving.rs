@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use gradwire_datasets::Shape;
 use std::time::{Duration, Instant};
 
-/// The longest that rank 0 waits for an earlier checkpoint to be written. No other rank waits for it meanwhile.
+/// The longest that rank 0 waits, after the last step, for an earlier checkpoint to be written: no other rank waits for it then.
 const SLOWEST: Duration = Duration::from_secs(600);
 
 /// What the end of an epoch has shown.
@@ -47,7 +47,12 @@ impl Worker {
         self.land()?;
         if self.position.rank() == 0 {
             self.position.enter(Phase::WaitingForWriter);
-            self.save_policy.reserve(&self.session.requests, SLOWEST, &self.position)?;
+            let patience = match agreed.stop || last {
+                true => SLOWEST,
+                // The others go on, and wait for this rank in their next exchange.
+                false => Duration::from_secs_f64(self.session.recipe.exchange.timeout),
+            };
+            self.save_policy.reserve(&self.session.requests, patience, &self.position)?;
         }
         self.position.enter(Phase::CopyingState);
         self.optimizer.catch_up(&self.replica.params, None)?;

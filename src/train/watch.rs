@@ -98,7 +98,7 @@ impl<'a> Watch<'a> {
     /// Notices whether this thread, and with it the process, has been away for a while.
     fn look_around(&mut self) {
         let now = Instant::now();
-        if now - self.awake.0 > GAP {
+        if now - self.awake.0 > GAP.min(self.patience / 2) {
             self.awake.1 = now;
         }
         self.awake.0 = now;

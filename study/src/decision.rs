@@ -114,10 +114,8 @@ pub enum Decision {
 pub struct Bounds(pub Option<f64>, pub Option<f64>);
 
 impl Bounds {
-    /// Whether the interval lies within. One that ends at a bound does not: runs that are all alike are neither more
-    /// nor less accurate.
     fn hold(self, [low, high]: [f64; 2]) -> bool {
-        self.0.is_none_or(|least| least < low) && self.1.is_none_or(|most| high < most)
+        self.0.is_none_or(|least| least <= low) && self.1.is_none_or(|most| high <= most)
     }
 
     fn exclude(self, [low, high]: [f64; 2]) -> bool {

@@ -1247,7 +1247,8 @@ class DiLoCo:
         return slice(min([one.start for one in places], default=0), max([one.stop for one in places], default=0))
 
     def close(self) -> None:
-        """Leaves the group of ranks. Not needed at the end of a process."""
+        """Leaves the group of ranks, once an exchange that is on its way has ended. With a delay call it, or
+        `step(last=True)`, before `destroy_process_group`; else it is not needed at the end of a process."""
         self._worker.shutdown()
         self._ranks._close("the local steps have been closed")
 
@@ -1471,9 +1472,12 @@ def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[s
 
 
 def _on_host(saved: Any) -> Any:
-    """The same, its tensors in ordinary memory: whoever reads them may have other devices."""
+    """The same, its tensors in ordinary memory: whoever reads them may have other devices. NumPy's numbers, as a schedule may
+    leave, become Python's: `torch.load(weights_only=True)` reads no others."""
     if isinstance(saved, torch.Tensor):
         return saved.detach().cpu()
+    if isinstance(saved, numpy.generic):
+        return saved.item()
     if isinstance(saved, dict):
         return {key: _on_host(one) for key, one in saved.items()}
     if isinstance(saved, list):

@@ -135,6 +135,17 @@ impl SeedNumbers {
         same.then(|| format!("every run of both has the same accuracy, {}", percent(first)))
     }
 
+    /// Whether one arm is to be ahead of the other, and both have the same number with every seed.
+    pub(super) fn ties(&self, claim: &Claim) -> bool {
+        let level = match claim.compare {
+            Compare::Difference | Compare::Saving => 0.0,
+            Compare::SpeedUp | Compare::Ratio => 1.0,
+            Compare::Value => return false,
+        };
+        let to_be_ahead = [claim.at_least, claim.at_most].contains(&Some(level));
+        to_be_ahead && self.values.iter().all(|(own, other)| *other == Some(*own))
+    }
+
     pub(super) fn test(&self) -> Test {
         match self.values.first() {
             Some((_, Some(_))) if self.pairs => Test::Paired,

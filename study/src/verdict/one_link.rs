@@ -184,7 +184,7 @@ fn rule(
     if found.unmeasured > 0 {
         let of = seeds(found.unmeasured + found.values.len());
         return untestable(match estimated {
-            Some(_) if claim.measure.is_to_loss() => {
+            _ if claim.measure.is_to_loss() => {
                 format!("{} of {of} have no loss that both runs fell to", found.unmeasured)
             }
             Some(_) => format!("{} of {of} have no finite value", found.unmeasured),
@@ -215,6 +215,9 @@ fn rule(
     }
     if let Some(why) = found.saturated(claim) {
         return untestable(why);
+    }
+    if found.ties(claim) {
+        return untestable("both have the same number with every seed: neither is ahead".into());
     }
     decide(&estimated, bounds(claim), side)
 }
