@@ -176,11 +176,11 @@ mod reader {
         let (rest, end) = contents.split_last_chunk::<8>()?;
         let length = u32::from_le_bytes([end[0], end[1], end[2], end[3]]) as usize;
         match rest[rest.len().checked_sub(length)?..] {
-            [0x15, ..0x80, 0x19, 0xfc, low, high @ ..0x80, ..] if low >= 0x80 => {
+            [0x15, 0..=0x7f, 0x19, 0xfc, low, high @ 0..=0x7f, ..] if low >= 0x80 => {
                 Some(u16::from(high) << 7 | u16::from(low & 0x7f))
             }
-            [0x15, ..0x80, 0x19, 0xfc, count, ..] if count < 0x80 => Some(count.into()),
-            [0x15, ..0x80, 0x19, head, ..] if head < 0xf0 => Some(u16::from(head >> 4)),
+            [0x15, 0..=0x7f, 0x19, 0xfc, count, ..] if count < 0x80 => Some(count.into()),
+            [0x15, 0..=0x7f, 0x19, head, ..] if head < 0xf0 => Some(u16::from(head >> 4)),
             _ => None,
         }
     }
