@@ -64,10 +64,10 @@ impl Recipe {
 pub struct Source {
     /// A TOML file, or the name of a built-in recipe; absent for the first-look recipe.
     pub recipe: Option<String>,
-    /// Flags, as (path, value), applied in order before `sets`. A flag that names another kind
-    /// (of scheme, model, data set) replaces the whole part.
+    /// Flags, as (path, value), applied in order before `sets`; but what names another kind (of scheme, model, data
+    /// set), which replaces the whole part, is applied before either.
     pub flags: Vec<(&'static str, Value)>,
-    /// `path=value` pairs, applied in order.
+    /// `path=value` pairs, applied in order, with the same exception.
     pub sets: Vec<String>,
 }
 
@@ -125,14 +125,8 @@ impl Source {
 
     fn changed(&self, mut table: Table) -> Result<Table> {
         let before = table.clone();
-        for (path, value) in &self.flags {
-            if CHOSEN_BY_NAME.contains(path) {
-                choose(&mut table, path, value);
-            } else {
-                set(&mut table, path, value.clone())?;
-            }
-        }
-        assign(&mut table, &self.sets)?;
+        let flags = self.flags.iter().map(|(path, value)| (*path, value.clone()));
+        apply(&mut table, flags.chain(pairs(&self.sets)?))?;
         name_after(&mut table, &before);
         Ok(table)
     }
@@ -213,7 +207,7 @@ impl Recipe {
             }
             merge(&mut table, layer);
         }
-        assign(&mut table, sets)?;
+        apply(&mut table, pairs(sets)?)?;
         Ok(table)
     }
 
@@ -273,21 +267,24 @@ fn name_after(table: &mut Table, before: &Table) {
     }
 }
 
-/// Applies `path=value` pairs in order.
-fn assign(table: &mut Table, sets: &[String]) -> Result<()> {
-    for assignment in sets {
-        let (path, text) = assignment.split_once('=').with_context(|| {
-            format!("--set {assignment:?} has no '='; write --set scheme.ratio=0.01")
-        })?;
-        let (path, value) = (path.trim(), parse_value(text.trim()));
-        let part = path.strip_suffix(".kind").unwrap_or(path);
-        if CHOSEN_BY_NAME.contains(&part) {
-            choose(table, part, &value);
-        } else {
-            set(table, path, value)?;
-        }
+/// The path and the value of `path=value` pairs.
+fn pairs(sets: &[String]) -> Result<Vec<(&str, Value)>> {
+    fn pair(set: &String) -> Result<(&str, Value)> {
+        let (path, text) = set
+            .split_once('=')
+            .with_context(|| format!("--set {set:?} has no '='; write --set scheme.ratio=0.01"))?;
+        Ok((path.trim(), parse_value(text.trim())))
     }
-    Ok(())
+    sets.iter().map(pair).collect()
+}
+
+/// Applies changes in order, those first that choose a part's kind: what others say of that part is then of its new kind.
+fn apply<'a>(table: &mut Table, changes: impl IntoIterator<Item = (&'a str, Value)>) -> Result<()> {
+    let part = |path: &'a str| path.strip_suffix(".kind").unwrap_or(path);
+    let (kinds, values): (Vec<_>, Vec<_>) =
+        changes.into_iter().partition(|(path, _)| CHOSEN_BY_NAME.contains(&part(path)));
+    kinds.iter().for_each(|(path, kind)| choose(table, part(path), kind));
+    values.into_iter().try_for_each(|(path, value)| set(table, path, value))
 }
 
 /// Tables that are said whole: what one says of the link or the target is not completed by another.

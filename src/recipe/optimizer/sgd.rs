@@ -66,7 +66,7 @@ impl Definition for Sgd {
         }
         if self.nesterov && self.momentum == 0.0 {
             return Err(
-                "optimizer.nesterov = true needs optimizer.momentum above 0, such as 0.9".into()
+                "optimizer.nesterov = true needs optimizer.momentum above 0, such as 0.9; write optimizer.nesterov = false to go without".into()
             );
         }
         Ok(())

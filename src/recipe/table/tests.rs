@@ -44,6 +44,18 @@ fn another_kind_drops_the_old_kinds_keys() {
 }
 
 #[test]
+fn a_parts_settings_are_those_of_its_new_kind_in_any_order() {
+    let sets = ["scheme.ratio=0.1", "scheme.kind=sidco", "optimizer=adamw"].map(String::from);
+    let rate = ("optimizer.learning_rate", Value::Float(0.003));
+    let source = Source { flags: vec![rate], sets: sets.into(), ..Source::default() };
+    let table = Table::try_from(source.load().unwrap()).unwrap();
+    assert_eq!(table["scheme"]["kind"].as_str(), Some("sidco"));
+    assert_eq!(table["scheme"]["ratio"].as_float(), Some(0.1));
+    assert_eq!(table["optimizer"]["kind"].as_str(), Some("adamw"));
+    assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(0.003));
+}
+
+#[test]
 fn a_recipe_says_what_is_in_force_and_another_scheme_brings_its_own() {
     let dgc = load(Some("cifar10-dgc"), &["record.every=7"]).unwrap();
     let text = dgc.to_toml().unwrap();
