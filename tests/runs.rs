@@ -60,8 +60,8 @@ fn a_name_stands_for_a_folder_everywhere() {
     program.succeed(&["report", "one", "two", "--out", "report"]);
     let table = fs::read_to_string(program.path("report/runs.csv")).unwrap();
     assert!(table.lines().next().unwrap().contains(",name,") && table.contains(",one,"), "{table}");
-    program.succeed(&["network", "replay", "two", "--links", "1gbit"]);
-    assert!(two.join("network/replay.json").exists());
+    let told = program.succeed(&["network", "replay", "two", "--links", "1gbit"]);
+    assert!(told.contains("Z-two"), "{told}");
 
     let lock = fs::File::open(one.join(".lock")).unwrap();
     lock.lock().unwrap();

@@ -5,8 +5,6 @@ use crate::refused::Failure;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use gradwire::disk::Disk;
-use gradwire::record::network::REPLAY;
-use gradwire::record::replay::{ACCURACY, COMPARISON, SHEET, TABLE, write};
 use gradwire::text::{Column, Table};
 use gradwire_exchange::network::{Link, presets};
 use gradwire_study::network::replay::{Assumptions, RecordedRun};
@@ -51,9 +49,6 @@ pub(super) struct Replay {
     /// What delays and stragglers derive from, if not from the run's seed
     #[arg(long)]
     seed: Option<u64>,
-    /// The folder for tables, plots and curves; `network` in the first run's folder, if absent
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
     /// Print the figures as lines of JSON
     #[arg(long)]
     json: bool,
@@ -169,21 +164,12 @@ impl Replay {
         });
         let report =
             ReplayReport::new(&runs, &links, replays.collect::<Result<_>>()?, self.to.clone());
-        let folder = self.out.clone().unwrap_or_else(|| folders[0].join(REPLAY));
-        let mut files = vec![
-            (TABLE, serde_json::to_string_pretty(&report.figures())? + "\n"),
-            (SHEET, report.csv()?),
-            (ACCURACY, report.accuracy_plot(0)),
-        ];
-        files.extend(report.comparison_plot().map(|plot| (COMPARISON, plot)));
-        write(&disk, &folder, &files, &report.curves(0))?;
         if self.json {
             for row in report.figures() {
                 println!("{}", serde_json::to_string(&row)?);
             }
         } else {
             print!("{}", report.table());
-            println!("tables, plots and curves in {}", folder.display());
         }
         Ok(())
     }

@@ -52,7 +52,6 @@ pub mod network;
 mod number;
 mod progress;
 mod provenance;
-pub mod replay;
 mod run;
 mod summary;
 mod tensorboard;

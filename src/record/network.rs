@@ -15,8 +15,6 @@ use std::path::Path;
 
 /// The file's name in a run's folder.
 pub const FILE: &str = "network.jsonl";
-/// The folder, within a run's, that its replays on other links are written to.
-pub const REPLAY: &str = "network";
 
 /// The most ranks that a record may be of.
 const MAX_RANKS: usize = u16::MAX as usize;

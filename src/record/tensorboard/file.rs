@@ -1,9 +1,8 @@
-//! The event file of a run, and of a replay.
+//! The event file of a run.
 
 use super::curves;
 use super::hparams::{self, Trial};
 use super::layout::layout;
-use super::values::scalar;
 use crate::disk::Disk;
 use crate::record::event::{Event, Kind, now};
 use crate::record::log::RunLog;
@@ -57,22 +56,6 @@ impl TensorBoard<Stream> {
             file.introduce(trial, time)?;
             log.events().iter().try_for_each(|event| file.show(event))
         })
-    }
-
-    /// Makes an event file of these scalars alone, each point with its time, step and values by tag.
-    pub(in crate::record) fn scalars<'a>(
-        disk: &Disk,
-        folder: &Path,
-        time: f64,
-        points: impl IntoIterator<Item = (f64, u64, &'a [(String, f64)])>,
-    ) -> Result<()> {
-        let file = Self::begin(disk, folder, &[], time, |file| {
-            points.into_iter().try_for_each(|(time, step, values)| {
-                let values = values.iter().map(|(tag, value)| scalar(tag, *value));
-                file.values(time, step, values.collect())
-            })
-        });
-        file.map(drop)
     }
 
     /// Makes an event file, which comes after those in `earlier`, and writes into it what it begins with.

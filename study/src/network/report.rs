@@ -1,12 +1,7 @@
-//! What replays come to: figures, a table, a sheet, plots, and curves for TensorBoard.
+//! What replays come to: figures and a table.
 
 use super::replay::{RecordedRun, Replayed};
-use crate::names;
-use crate::plot::{Axis, Figure, Page, Quantity, Series, Style};
-use crate::sheet::sheet;
-use anyhow::Result;
 use gradwire::record::network::Meter;
-use gradwire::record::replay::{Curves, Point};
 use gradwire::text::{Column, Table, duration, percent, percent_to};
 use gradwire_exchange::network::{Link, Pattern};
 use serde::Serialize;
@@ -23,9 +18,6 @@ pub struct ReplayReport<'a> {
     /// Accuracies that all runs reached, in ascending order.
     targets: Vec<f64>,
 }
-
-/// A line of a plot.
-type PlottedLine = (String, Vec<(f64, f64)>);
 
 /// One run on one link, in figures.
 #[derive(Clone, Debug, Serialize)]
@@ -151,37 +143,6 @@ impl<'a> ReplayReport<'a> {
         format!("time to {} on the test set\n{table}", percent(target))
     }
 
-    /// The figures as CSV.
-    ///
-    /// # Errors
-    /// None that a run can cause.
-    pub fn csv(&self) -> Result<String> {
-        let mut head: Vec<String> = [
-            "run",
-            "scheme",
-            "link",
-            "bandwidth",
-            "pattern",
-            "ranks",
-            "steps",
-            "step_seconds",
-            "exposed_seconds",
-            "total_seconds",
-            "total_exposed_seconds",
-        ]
-        .map(String::from)
-        .to_vec();
-        head.extend(self.targets.iter().map(|target| format!("seconds_to_{target}")));
-        let row = |row: Figures| {
-            let reached: Vec<_> = row.to_accuracy.iter().map(|(_, seconds)| *seconds).collect();
-            let seconds = (row.step_seconds, row.exposed_seconds);
-            let total = (row.total_seconds, row.total_exposed_seconds);
-            let link = (row.link, row.bandwidth, row.pattern, row.ranks, row.steps);
-            (row.run, row.scheme, link, seconds, total, reached)
-        };
-        sheet(head, self.figures().into_iter().map(row))
-    }
-
     /// The runs by the names of their schemes, or by their folders where these are the same.
     fn names(&self) -> Vec<String> {
         let scheme = |run: &RecordedRun| {
@@ -192,64 +153,6 @@ impl<'a> ReplayReport<'a> {
             if alike > 1 { run.name() } else { scheme(run) }
         };
         self.runs.iter().map(name).collect()
-    }
-
-    /// A plot of accuracy against virtual time, a line for each link; of the run of this number. Time is
-    /// logarithmic, because links differ by orders of magnitude.
-    pub fn accuracy_plot(&self, number: usize) -> String {
-        let run = &self.runs[number];
-        let line = |(replay, (word, _)): (&Replayed, &NamedLink)| {
-            let points = run.evaluations.iter().map(|e| (replay.at(e.step), e.accuracy));
-            (word.clone(), points.collect())
-        };
-        let lines: Vec<PlottedLine> =
-            self.replayed[number].iter().zip(self.links).map(line).collect();
-        let x = Axis::new("virtual time", Quantity::Seconds, true, values(&lines, |(x, _)| x));
-        let accuracies = values(&lines, |(_, y)| y).chain([0.0]);
-        let y = Axis::new("accuracy on the test set", Quantity::Fraction, false, accuracies);
-        draw(&format!("{}, {} ranks", run.header.scheme, run.header.ranks), &lines, x, y)
-    }
-
-    /// A plot of the time to the highest of the accuracies against bandwidth, a line for each run;
-    /// `None` when there is nothing to compare.
-    pub fn comparison_plot(&self) -> Option<String> {
-        let target = *self.targets.last().filter(|_| self.runs.len() > 1)?;
-        let line = |((run, replays), name): ((&RecordedRun, &Vec<Replayed>), String)| {
-            let point =
-                |replay: &Replayed| Some((replay.link.bandwidth, replay.seconds_to(run, target)?));
-            let mut points: Vec<_> = replays.iter().filter_map(point).collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            (name, points)
-        };
-        let runs = self.runs.iter().zip(&self.replayed).zip(self.names());
-        let lines: Vec<PlottedLine> = runs.map(line).collect();
-        let x = Axis::new("bandwidth", Quantity::Bandwidth, true, values(&lines, |(x, _)| x));
-        let y = Axis::new("virtual time", Quantity::Seconds, true, values(&lines, |(_, y)| y));
-        Some(draw(&format!("time to {} on the test set", percent(target)), &lines, x, y))
-    }
-
-    /// Curves against virtual time for TensorBoard, one for each link; of the run of this number.
-    pub fn curves(&self, number: usize) -> Vec<Curves> {
-        let run = &self.runs[number];
-        let curve = |(replay, name): (&Replayed, String)| {
-            let mut points = Vec::new();
-            for (step, loss) in &run.losses {
-                add(&mut points, replay.at(*step), *step, [("Train", "loss", *loss)]);
-            }
-            if !run.evaluations.is_empty() {
-                // TensorBoard's relative axis counts from a curve's first point: one at 0 s, of
-                // which nothing is known.
-                add(&mut points, 0.0, 0, [("Test", "accuracy", f64::NAN)]);
-            }
-            for e in &run.evaluations {
-                let loss = e.loss.map(|loss| ("Test", "loss", loss));
-                let values = [Some(("Test", "accuracy", e.accuracy)), loss];
-                add(&mut points, replay.at(e.step), e.step, values.into_iter().flatten());
-            }
-            points.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-            Curves { name, began: run.started, points }
-        };
-        self.replayed[number].iter().zip(folders(self.links)).map(curve).collect()
     }
 }
 
@@ -267,52 +170,6 @@ fn meter_in_words(meter: Meter) -> &'static str {
     }
 }
 
-fn values(lines: &[PlottedLine], value: fn((f64, f64)) -> f64) -> impl Iterator<Item = f64> {
-    lines.iter().flat_map(|(_, points)| points).map(move |point| value(*point))
-}
-
-fn draw(title: &str, lines: &[PlottedLine], x: Axis, y: Axis) -> String {
-    let series = lines.iter().enumerate().map(|(number, (name, points))| {
-        Series::line(name, Style::numbered(number), points.clone())
-    });
-    Figure::new(title, x, y, series.collect()).svg(&Page::default())
-}
-
-/// The most characters of a link's word in the name of a folder.
-const LONGEST: usize = 60;
-
-/// What the folders of the links' curves are called: by their words, in characters that file systems
-/// take. A number is added to those that would become the same.
-fn folders(links: &[NamedLink]) -> Vec<String> {
-    let mut folders: Vec<String> = Vec::new();
-    for (word, _) in links {
-        let name = names::plain(&word.chars().take(LONGEST).collect::<String>());
-        folders.push(names::free(&name, |name| folders.iter().any(|known| known == name)));
-    }
-    folders
-}
-
-/// Adds the values at a step twice: under their own tags at the step, and under `virtual_ms/` where
-/// milliseconds take the step's place, for a look without changing TensorBoard's axis.
-fn add(
-    points: &mut Vec<Point>,
-    seconds: f64,
-    step: u64,
-    values: impl IntoIterator<Item = (&'static str, &'static str, f64)>,
-) {
-    let (mut by_step, mut by_time) = (Vec::new(), Vec::new());
-    for (group, name, value) in values {
-        by_step.push((format!("{group}/{name}"), value));
-        if !value.is_nan() {
-            by_time.push((format!("virtual_ms/{group}_{name}").to_lowercase(), value));
-        }
-    }
-    // A cast from f64 saturates.
-    let milliseconds = (seconds * 1e3).round() as u64;
-    points.push(Point { seconds, step, values: by_step });
-    points.push(Point { seconds, step: milliseconds, values: by_time });
-}
-
 /// A whole percentage that every run reached, and about three quarters and a half of it.
 fn reached_by_all(runs: &[RecordedRun]) -> Vec<f64> {
     let best = runs.iter().map(RecordedRun::best_accuracy).collect::<Option<Vec<f64>>>();
@@ -324,20 +181,4 @@ fn reached_by_all(runs: &[RecordedRun]) -> Vec<f64> {
     targets.dedup();
     targets.retain(|target| *target > 0.0);
     targets
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_of_curves_have_names_of_their_own_that_are_not_too_long() {
-        let long = |end: &str| format!("{{ preset = \"wan\",{}mtu = {end} }}", " ".repeat(300));
-        let words = ["1gbit,latency=1ms".to_string(), long("1500"), long("9000"), "ä".repeat(300)];
-        let links = words.map(|word| (word, Link::with_bandwidth(1e9)));
-        let names = folders(&links);
-        assert_eq!(names[0], "1gbit-latency-1ms");
-        assert_eq!(names[2], format!("{}-2", names[1]));
-        assert!(names.iter().all(|name| name.len() <= 255), "{names:?}");
-    }
 }
