@@ -377,11 +377,7 @@ fn pages_show_the_verdicts_of_the_reports() {
         let (counts, _) = line.rsplit_once(" | ").unwrap();
         let row = readme.lines().find_map(|row| row.strip_prefix(&format!("{counts} | ")));
         let words = row.unwrap_or_else(|| panic!("README.md has no row that begins with {counts}"));
-        let page = if name == "local" {
-            "docs/local-steps.md"
-        } else {
-            &format!("docs/results/{name}.md")
-        };
+        let page = &format!("docs/results/{name}.md");
         let of_it = said.lines().filter(|line| line.starts_with(&format!("| {name} | ")));
         let there = read(page) + &of_it.collect::<Vec<_>>().join("\n");
         let missing = missing_figures(words, &there);
