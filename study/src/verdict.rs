@@ -101,6 +101,7 @@ fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Res
         measure: first.measure.clone() + ", the first link",
         links_asked: links.len(),
         dirty: verdicts.iter().map(|of| of.dirty).max().unwrap_or_default(),
+        processors: verdicts.iter().map(|of| of.processors).max().unwrap_or_default(),
         more_seeds: most.and_then(|(_, of)| of.more_seeds),
         ruling,
         why,

@@ -52,6 +52,9 @@ fn table(all: &[Results]) -> String {
             1 => measured += "; 1 run of a dirty build",
             runs => measured += &format!("; {runs} runs of dirty builds"),
         }
+        if verdict.processors > 1 {
+            measured += &format!("; {} kinds of processor", verdict.processors);
+        }
         let more = match verdict.more_seeds {
             Some(1) => " (one seed more)".to_owned(),
             Some(more) => format!(" ({more} seeds more)"),

@@ -6,6 +6,7 @@ use crate::measured::Measured;
 use crate::results::{Results, RunResult, RunStatus, Test, Timing};
 use gradwire::text::percent;
 use gradwire_exchange::network::Link;
+use std::collections::BTreeSet;
 
 /// How the numbers of a claim are averaged: factors, savings and seconds by their logarithms.
 pub(super) fn average(claim: &Claim) -> Average {
@@ -34,6 +35,8 @@ pub(super) struct SeedNumbers {
     pub(super) planned: usize,
     /// Runs among those that the numbers are of whose build had changes that no commit holds.
     pub(super) dirty: usize,
+    /// The kinds of processor, with the kernels in use, that those runs were made on.
+    pub(super) processors: BTreeSet<(String, String)>,
     /// Steps of the runs, where none of them has left the warm-up of its learning rate.
     pub(super) warmup: Option<u64>,
     /// Steps of the arm's runs, where none of them compressed anything.
@@ -111,7 +114,11 @@ impl SeedNumbers {
                 Some(numbers) => {
                     found.values.push(numbers);
                     let both = run.measured.iter().chain(other.flatten());
-                    found.dirty += both.filter(|run| run.provenance.is_dirty()).count();
+                    for Measured { provenance, .. } in both {
+                        found.dirty += usize::from(provenance.is_dirty());
+                        let processor = (provenance.cpu.clone(), provenance.kernels.clone());
+                        found.processors.insert(processor);
+                    }
                 }
                 None => found.unmeasured += 1,
             }

@@ -352,8 +352,11 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
         assert!(verdict.measure.ends_with("; t at slow, the first link"), "{}", verdict.measure);
     }
     claim.link = Some("fast".into());
-    let verdict = judged(&claim, &runs_of(&[0.5, 2.0]));
-    assert_eq!((verdict.ruling, verdict.parts.len()), (Contradicted, 0));
+    let mut results = runs_of(&[0.5, 2.0]);
+    let verdict = judged(&claim, &results);
+    assert_eq!((verdict.ruling, verdict.parts.len(), verdict.processors), (Contradicted, 0, 1));
+    results.runs[0].measured.as_mut().unwrap().provenance.kernels = "avx2".into();
+    assert_eq!(judged(&claim, &results).processors, 2);
 }
 
 /// A step is faster on one link and as fast on two, where the claim just holds: that it depends on the link is said
