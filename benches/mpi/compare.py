@@ -73,7 +73,7 @@ WINDOW = 10
 def main():
     a = parse()
     if a.read:
-        return tables(a, [json.loads(line) for line in a.read.read_text().splitlines()])
+        return tables(a, stored(a.read))
     for tool in ["mpirun", "ip", "tc"]:
         if shutil.which(tool) is None:
             skip(f"there is no `{tool}`")
@@ -143,6 +143,19 @@ def build(a):
         subprocess.run([ENV / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True)
 
 
+def stored(path):
+    """The runs in such a file."""
+    try:
+        runs = [json.loads(line) for line in path.read_text().splitlines()]
+        made = [(run["rate"], run["hosts"], run["model"], run["batch"], run["name"], run["seed"]) for run in runs]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        sys.exit(f"{path}: {error!r}; give a file that --out wrote")
+    twice = [run for number, run in enumerate(made) if run in made[:number]]
+    if twice:
+        sys.exit(f"{path}: {twice[0]} is there twice; leave out one of the two lines")
+    return runs
+
+
 def tables(a, runs):
     """Markdown, a table for each setting of the runs."""
     setting = lambda run: (f"{run['model']}, {run['hosts']} hosts, {run['rate']}, batch {run['batch']} per worker, "
@@ -162,7 +175,8 @@ def row(a, name, runs):
         spread([middle(run, "seconds", 1) for run in runs], 3),
         spread([run["modelled"] for run in runs], 3),
         spread([sum(run["seconds"][1:n]) if n else None for run, n in zip(runs, steps)], 1),
-        spread([run["modelled"] * (n - 1) if n and run["modelled"] else None for run, n in zip(runs, steps)], 1),
+        spread([run["modelled_ends"][n - 1] - run["modelled_ends"][0] if n and run["modelled"] else None
+                for run, n in zip(runs, steps)], 1),
         spread([middle(run, "wire_bytes", 0) / 1e6 if run["wire_bytes"] else None for run in runs], 2),
     ]
     print(f"| {name} | {len(runs)} | {min(len(run['seconds']) for run in runs)} | {' | '.join(cells)} |", flush=True)
@@ -205,6 +219,8 @@ def ours(a, network, name, seed):
                     "record.histograms_every=0", f"optimizer.learning_rate={a.lr}", "threads=1",
                     "schedule=constant", "checkpoint.keep_last=0", f"record.out={scratch}/runs",
                     "exchange.timeout=600", "exchange.compare_replicas_every=0",
+                    # As in torch_ddp.py.
+                    "optimizer.nesterov=false", "optimizer.weight_decay=0",
                     # Every step is recorded; measuring what compression misses is no part of it.
                     "policy.measure_every=0", f"seed={seed}", *scheme]
         recipe = ["train", "cifar10-dense", "--quiet", "--workers", a.hosts, "--model", a.model]
@@ -225,9 +241,10 @@ def ours(a, network, name, seed):
         link = f"{network.rate},latency={a.latency},header={HEADER},burst={BURST}"
         replayed = run([a.binary, "network", "replay", folder, "--links", link, "--json"], scratch)
         told = json.loads((folder / "provenance.json").read_text())
+        replayed = json.loads(replayed.splitlines()[0])
         return {"seconds": [round(step["seconds"], 4) for step in steps], "losses": [round(step["loss"], 4) for step in steps],
-                "wire_bytes": [step["wire_bytes"] for step in steps],
-                "modelled": json.loads(replayed.splitlines()[0])["step_seconds"],
+                "wire_bytes": [step["wire_bytes"] for step in steps], "modelled": replayed["step_seconds"],
+                "modelled_ends": [round(end, 4) for end, _, _ in replayed["losses"]],
                 "by": {key: told[key] for key in ["version", "commit", "cpu", "cores", "kernels"]}}
 
 
@@ -253,7 +270,8 @@ def theirs(a, network, name, seed):
             sys.exit(f"PyTorch: {err.strip()[-2000:]}")
     lines = [line for line in told[0][0].splitlines() if line.startswith("{")]
     told = json.loads(lines[-1])
-    return {"seconds": told["seconds"], "losses": told["losses"], "wire_bytes": None, "modelled": None, "by": {"version": told["framework"]}}
+    return {"seconds": told["seconds"], "losses": told["losses"], "wire_bytes": None, "modelled": None,
+            "by": {"version": told["framework"]}}
 
 
 def run(command, folder):

@@ -7,7 +7,6 @@ use gradwire::record::network::{self, Header, Row, Stretch, pattern};
 use gradwire::record::{Epoch, Kind, RunLog};
 use gradwire_exchange::Operation;
 use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepTime, StepWork};
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// A run, as far as its time on a network is concerned.
@@ -21,21 +20,17 @@ pub struct RecordedRun {
     pub stretches: Vec<Stretch>,
     /// Its evaluations on the test set, in order.
     pub evaluations: Vec<TestScore>,
-    /// When it started, in seconds since the Unix epoch.
-    pub started: f64,
     /// Training losses as they were recorded: step and loss.
     pub losses: Vec<(u64, f64)>,
 }
 
 /// An evaluation on the test set.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TestScore {
     /// The step it followed.
     pub step: u64,
     /// Fraction of right answers, 0 to 1.
     pub accuracy: f64,
-    /// Mean loss.
-    pub loss: Option<f64>,
 }
 
 /// What is assumed instead of what was measured.
@@ -84,21 +79,19 @@ impl RecordedRun {
         let Some(header) = stretches.first().map(|stretch| stretch.header.clone()) else {
             bail!("{}: no step is recorded yet", folder.join(network::FILE).display());
         };
-        let (mut evaluations, mut losses, mut started) = (Vec::new(), Vec::new(), 0.0);
+        let (mut evaluations, mut losses) = (Vec::new(), Vec::new());
         let last = stretches.iter().map(|stretch| stretch.rows.len() as u64).sum();
         for event in log.events() {
             match &event.kind {
-                Kind::Started(_) if started == 0.0 => started = event.time,
                 Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
                 Kind::Epoch(epoch) if epoch.step <= last => {
-                    let Epoch { step, test_accuracy, test_loss: loss, .. } = *epoch;
-                    let found = test_accuracy.map(|accuracy| TestScore { step, accuracy, loss });
-                    evaluations.extend(found);
+                    let Epoch { step, test_accuracy, .. } = *epoch;
+                    evaluations.extend(test_accuracy.map(|accuracy| TestScore { step, accuracy }));
                 }
                 _ => {}
             }
         }
-        Ok(Self { folder: folder.to_path_buf(), header, stretches, evaluations, started, losses })
+        Ok(Self { folder: folder.to_path_buf(), header, stretches, evaluations, losses })
     }
 
     /// Its name: the last parts of its folder.

@@ -44,6 +44,8 @@ pub struct Figures {
     to_accuracy: Vec<(f64, Option<f64>)>,
     /// Seconds, step and accuracy of each evaluation.
     evaluations: Vec<(f64, u64, f64)>,
+    /// Seconds, step and training loss of each recorded step.
+    losses: Vec<(f64, u64, f64)>,
 }
 
 impl<'a> ReplayReport<'a> {
@@ -91,6 +93,11 @@ impl<'a> ReplayReport<'a> {
             total_exposed_seconds: replay.exposed(),
             to_accuracy: self.targets.iter().map(|a| (*a, replay.seconds_to(run, *a))).collect(),
             evaluations: evaluations.map(|e| (replay.at(e.step), e.step, e.accuracy)).collect(),
+            losses: run
+                .losses
+                .iter()
+                .map(|(step, loss)| (replay.at(*step), *step, *loss))
+                .collect(),
         }
     }
 
