@@ -85,6 +85,17 @@ impl Sweep {
         }
         let asked = AskedExperiment::of_sweep(typed, &sweep, None)?;
         let mut notes: Vec<String> = Vec::new();
+        for over in sweep.over.iter().filter(|_| !self.running.is_silent()) {
+            let part = over.path().strip_suffix(".kind").unwrap_or(over.path());
+            let is_of_part =
+                |path: &&str| path.strip_prefix(part).is_some_and(|rest| rest.starts_with('.'));
+            for path in source.paths().filter(is_of_part).filter(|path| *path != over.path()) {
+                eprintln!(
+                    "note: {path} counts where an arm's {part} is of the recipe's own kind, and others have their \
+                     defaults; give it to them within the value: --over '{part}={{ kind = …, … }}'"
+                );
+            }
+        }
         for note in sweep.recipes()?.iter().filter_map(|recipe| source.batch_note(recipe)) {
             if !notes.contains(&note) && !self.running.is_silent() {
                 eprintln!("note: {note}");

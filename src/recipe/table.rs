@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
 use include_dir::{Dir, include_dir};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -90,6 +91,12 @@ impl Source {
             Some(file) => recipe.with_context(|| file.to_string()),
             None => recipe,
         }
+    }
+
+    /// The paths that flags and `sets` give a value.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        let sets = self.sets.iter().filter_map(|set| Some(set.split_once('=')?.0.trim()));
+        self.flags.iter().map(|(path, _)| *path).chain(sets)
     }
 
     /// A note where the command line changes how many samples a step of `changed`, which this loads, takes and not the learning
@@ -278,13 +285,33 @@ fn pairs(sets: &[String]) -> Result<Vec<(&str, Value)>> {
     sets.iter().map(pair).collect()
 }
 
-/// Applies changes in order, those first that choose a part's kind: what others say of that part is then of its new kind.
+/// Applies changes in order. What chooses a part's kind comes first, so that what others say of the part is of its new
+/// kind; the settings that come with the kind, in an inline table, count at their own place.
 fn apply<'a>(table: &mut Table, changes: impl IntoIterator<Item = (&'a str, Value)>) -> Result<()> {
-    let part = |path: &'a str| path.strip_suffix(".kind").unwrap_or(path);
-    let (kinds, values): (Vec<_>, Vec<_>) =
-        changes.into_iter().partition(|(path, _)| CHOSEN_BY_NAME.contains(&part(path)));
-    kinds.iter().for_each(|(path, kind)| choose(table, part(path), kind));
-    values.into_iter().try_for_each(|(path, value)| set(table, path, value))
+    let part_of = |path: &'a str| {
+        let part = path.strip_suffix(".kind").unwrap_or(path);
+        CHOSEN_BY_NAME.contains(&part).then_some(part)
+    };
+    let changes: Vec<(&str, Value)> = changes.into_iter().collect();
+    let mut last = BTreeMap::new();
+    for (place, (path, kind)) in changes.iter().enumerate() {
+        if let Some(part) = part_of(path) {
+            choose(table, part, kind);
+            last.insert(part, place);
+        }
+    }
+    for (place, (path, value)) in changes.into_iter().enumerate() {
+        match (part_of(path), value) {
+            (None, value) => set(table, path, value)?,
+            (Some(part), Value::Table(settings)) if last[part] == place => {
+                for (key, value) in settings.into_iter().filter(|(key, _)| key != "kind") {
+                    set(table, &format!("{part}.{key}"), value)?;
+                }
+            }
+            (Some(_), _) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Tables that are said whole: what one says of the link or the target is not completed by another.

@@ -53,6 +53,14 @@ fn a_parts_settings_are_those_of_its_new_kind_in_any_order() {
     assert_eq!(table["scheme"]["ratio"].as_float(), Some(0.1));
     assert_eq!(table["optimizer"]["kind"].as_str(), Some("adamw"));
     assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(0.003));
+    // Of one setting the last word counts.
+    let (ratio, scheme) = ("scheme.ratio=0.01", "scheme={ kind = 'topk', ratio = 0.1 }");
+    for (sets, counts) in [([ratio, scheme], 0.1), ([scheme, ratio], 0.01)] {
+        let table = Table::try_from(load(None, &sets).unwrap()).unwrap();
+        assert_eq!(table["scheme"]["ratio"].as_float(), Some(counts));
+    }
+    let kinds = ["scheme={ kind = 'topk', ratio = 0.1 }", "scheme=dense"];
+    assert_eq!(load(None, &kinds).unwrap().scheme.about().name, "dense");
 }
 
 #[test]
