@@ -126,6 +126,19 @@ fn what_cannot_be_asked_is_refused_before_anything_is_made() {
 }
 
 #[test]
+fn a_setting_that_only_some_arms_have_is_noted() {
+    let over =
+        ["sweep", "first-look", "--over", "optimizer=sgd,adamw", "--steps", "1", "--dry-run"];
+    let notes = |more: &[&str]| Program::new().outputs(&[&over[..], more].concat()).1;
+    let told = notes(&["--lr", "0.003"]);
+    assert!(
+        told.contains("note: optimizer.learning_rate counts where an arm's optimizer"),
+        "{told}"
+    );
+    assert!(!notes(&["--epochs", "1"]).contains("counts where"), "{told}");
+}
+
+#[test]
 fn what_is_printed_to_start_from_can_be_run() {
     let program = Program::new();
     let save = |what: &str, more: &[&str]| {
