@@ -40,6 +40,10 @@ class ResNet(nn.Module):
             for b in range(n):
                 blocks.append(Block(i, w, 2 if s and not b else 1, option_a)); i = w
         self.blocks = nn.Sequential(*blocks); self.linear = nn.Linear(i, classes)
+        # As torchvision and the native ones.
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x):
         return self.linear(self.blocks(F.relu(self.bn1(self.conv1(x)), inplace=True)).mean((2, 3)))
