@@ -14,7 +14,7 @@ compiles, is left out. Of several seeds, the median and the range.
         --seeds 1,2,3 --out runs.jsonl                                   # keeps every step of every run
     benches/mpi/compare.py --read runs.jsonl --loss 1.9                  # the tables of runs that were kept
     benches/mpi/compare.py --dir DATA --hosts 4 --model resnet20 --rates 1gbit
-    benches/mpi/compare.py --steps 3 --schemes dense,sidco               # made-up data, a quick look
+    benches/mpi/compare.py --steps 3 --schemes "dense,SIDCo 0.001"      # made-up data, a quick look
 
 Linux, with iproute2 and util-linux, as root; Open MPI. Says `skipped` and why where it lacks them.
 Quiet the machine first: a worker wants a core of its own.
