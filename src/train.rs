@@ -175,10 +175,8 @@ impl Worker {
     /// Clips the gradient and updates the weights; the norm before clipping.
     fn update(&mut self, learning_rate: f64) -> Result<f64> {
         let limit = self.session.recipe.train.clip_norm.filter(|limit| *limit > 0.0);
-        let clipped = limit.map(|limit| self.gradient.clip(limit));
         let GradientExchange { flat, support, .. } = &mut self.gradient;
-        let norm = self.optimizer.step(&self.replica.params, flat, support, learning_rate)?;
-        Ok(clipped.unwrap_or(norm))
+        self.optimizer.step(&self.replica.params, flat, support, learning_rate, limit)
     }
 
     /// The end of an epoch, or of the run within one: evaluates if it is due, saves the best and the

@@ -225,11 +225,16 @@ fn what_local_steps_do_not_go_with_is_refused() {
     ] {
         program.refuses(&quick(&sets(settings)), 2, &[said]);
     }
-    // How many buckets there are is known with the model.
-    let settings = sets("local.steps=99 outer={fragments=99}");
-    let parts = [
-        "outer.fragments = 99, and the weights lie in one run",
-        "policy.bucketing = \"parameter\"",
-    ];
-    program.refuses(&quick(&settings), 1, &parts);
+    // How many buckets there are is known with the model. Of buckets that hold a parameter each no more can be had.
+    for (more, parts) in [
+        ("", ["write outer.fragments = 1 or fewer", "policy.bucketing = \"parameter\""]),
+        (
+            " policy.bucketing=parameter",
+            ["buckets, of which there are 3", "write outer.fragments = 3 or fewer"],
+        ),
+    ] {
+        let settings = format!("local.steps=99 outer={{fragments=99}}{more}");
+        let settings = sets(&settings);
+        program.refuses(&quick(&settings), 1, &parts);
+    }
 }

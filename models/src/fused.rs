@@ -17,6 +17,7 @@ mod launch;
 mod norm;
 mod operation;
 mod rows;
+pub(crate) mod update;
 
 use candle_core::{Result, Tensor};
 

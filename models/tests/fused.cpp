@@ -1,7 +1,7 @@
 // The CUDA kernels of models/src/fused/kernels.cu run on a processor, against their definitions in double precision: a
 // block's threads are threads, blocks come one after the other. Called by .ci/cuda; needs no GPU and no toolkit.
 //
-//     g++ -std=c++20 -O1 -pthread models/tests/fused.cpp -o /tmp/fused && /tmp/fused
+//     g++ -std=c++20 -O1 -ffp-contract=off -pthread models/tests/fused.cpp -o /tmp/fused && /tmp/fused
 
 #include <barrier>
 #include <cmath>
@@ -22,6 +22,10 @@ static std::barrier<> *block;
 #define __device__
 #define __shared__ static
 #define __syncthreads() block->arrive_and_wait()
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static float __fdiv_rn(float a, float b) { return a / b; }
+static float __fsqrt_rn(float a) { return std::sqrt(a); }
 #include "../src/fused/kernels.cu"
 
 using Floats = std::vector<float>;
@@ -234,7 +238,88 @@ static void batch_norm(u64 rows, u32 channels, u32 shares, bool relu, bool train
   }
 }
 
+// Steps of an optimizer by `with` on some weights, and the same by a definition of one weight in double precision.
+static void steps_of(const char *what, u32 vectors, const std::function<void(u32, const Floats &, std::vector<Floats> &)> &with,
+                     const std::function<void(u32, double, std::vector<double> &)> &of_one) {
+  const u32 n = 50; // more than the threads of `elementwise`
+  std::vector<Floats> found(1 + vectors, Floats(n, 0.f));
+  found[0] = values(n, 30);
+  std::vector<std::vector<double>> right(n, std::vector<double>(1 + vectors, 0.));
+  for (u32 i = 0; i < n; i++) right[i][0] = found[0][i];
+  for (u32 step = 1; step < 7; step++) {
+    Floats gs = values(n, 30 + step);
+    with(step, gs, found);
+    for (u32 i = 0; i < n; i++) of_one(step, gs[i], right[i]);
+  }
+  for (u32 i = 0; i < n; i++)
+    for (u32 vector = 0; vector <= vectors; vector++) near(what, found[vector][i], right[i][vector], 2e-6);
+}
+
+static void optimizers() {
+  const double rate = 0.1, decay = 0.02, factor = 0.9;
+  steps_of(
+      "sgd", 0,
+      [&](u32, const Floats &gs, auto &all) {
+        elementwise([&] { sgd(gs.size(), rate, decay, 0, 0, 0, gs.data(), nullptr, all[0].data()); });
+      },
+      [&](u32, double g, auto &w) { w[0] -= rate * (g + decay * w[0]); });
+  for (bool nesterov : {false, true})
+    steps_of(
+        "sgd with momentum", 1,
+        [&](u32 step, const Floats &gs, auto &all) {
+          if (step == 1) all[1].assign(gs.size(), NAN); // what was there has no part in the first step
+          elementwise([&] {
+            sgd(gs.size(), rate, decay, factor, step == 1, nesterov, gs.data(), all[1].data(), all[0].data());
+          });
+        },
+        [&](u32, double g, auto &w) {
+          g += decay * w[0];
+          w[1] = factor * w[1] + g;
+          w[0] -= rate * (nesterov ? g + factor * w[1] : w[1]);
+        });
+  const double b1 = 0.9, b2 = 0.99, epsilon = 1e-3;
+  steps_of(
+      "adamw", 2,
+      [&](u32 step, const Floats &gs, auto &all) {
+        double size = rate / (1. - std::pow(b1, step)), root = std::sqrt(1. - std::pow(b2, step));
+        elementwise([&] {
+          adamw(gs.size(), 1. - rate * decay, size, root, epsilon, 1. - b1, b2, 1. - b2, gs.data(), all[1].data(),
+                all[2].data(), all[0].data());
+        });
+      },
+      [&](u32 step, double g, auto &w) {
+        w[1] = b1 * w[1] + (1. - b1) * g, w[2] = b2 * w[2] + (1. - b2) * g * g;
+        double one = w[1] / (1. - std::pow(b1, step)), two = w[2] / (1. - std::pow(b2, step));
+        w[0] -= rate * decay * w[0] + rate * one / (std::sqrt(two) + epsilon);
+      });
+}
+
+static void averages() {
+  const u32 n = 50;
+  const Floats some = values(n, 40), others = values(n, 41);
+  for (u32 back : {0, 1}) {
+    Floats found = some, of = others;
+    elementwise([&] { average(n, 0.3f, back, found.data(), of.data()); });
+    for (u32 i = 0; i < n; i++) {
+      near("average", found[i], 0.7 * some[i] + 0.3 * others[i], 1e-6);
+      near("what it is the average of", of[i], back ? found[i] : others[i], 0.);
+    }
+    elementwise([&] { swap(n, found.data(), of.data()); });
+    for (u32 i = 0; i < n; i++) near("swap", of[i], 0.7 * some[i] + 0.3 * others[i], 1e-6);
+    for (u32 i = 0; i < n; i++) near("swap", found[i], back ? of[i] : others[i], 0.);
+  }
+  for (u32 count : {0, 5, 1000}) {
+    Floats xs = values(count, 42);
+    double right = 0., sums[2] = {NAN, NAN};
+    for (float x : xs) right += (double)x * x;
+    launch({2, 1, 1}, {256, 1, 1}, [&] { squares(count, xs.data(), sums); });
+    near("squares", sums[0] + sums[1], right, 1e-12);
+  }
+}
+
 int main() {
+  optimizers();
+  averages();
   convolutions(6, 5, 3, 3, 1, 1);
   convolutions(7, 6, 3, 3, 2, 1);
   convolutions(6, 6, 1, 1, 2, 0);

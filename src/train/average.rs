@@ -4,17 +4,19 @@
 //! be those of the average.
 
 use crate::recipe::average::{Config, Ema, Lookahead};
-use crate::train::params::{Params, is_statistic, update_buffers};
+use crate::train::params::is_statistic;
 use crate::train::replica::Replica;
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor, Var};
+use gradwire_models::kernels::optimizer::Update;
 
 /// An average, of one replica.
 pub(super) struct Average {
     config: Config,
-    /// The average of each parameter, in the flat gradient's layout.
-    pub(super) weights: Vec<f32>,
-    /// The average of each running statistic, one after the other in the order of their names.
-    pub(super) buffers: Vec<f32>,
+    /// Of each parameter, in the flat gradient's layout.
+    pub(super) weights: Beside,
+    /// Of each running statistic, in the order of their names.
+    pub(super) buffers: Beside,
     /// How often it was updated.
     pub(super) updates: u64,
 }
@@ -25,9 +27,11 @@ impl Average {
         if config == Config::default() {
             return Ok(None);
         }
-        let (mut weights, mut buffers) = (Vec::new(), Vec::new());
-        each_weight(&replica.params, |values| weights.extend_from_slice(values))?;
-        each_statistic(replica, |values| buffers.extend_from_slice(values))?;
+        let weights = replica.params.iter().map(|param| param.var.clone());
+        let buffers = replica.store.buffers().into_iter();
+        // How many passes the statistics are of stays as it is.
+        let buffers = buffers.filter(|(name, _)| is_statistic(name)).map(|(_, var)| var);
+        let (weights, buffers) = (Beside::new(weights.collect())?, Beside::new(buffers.collect())?);
         Ok(Some(Self { config, weights, buffers, updates: 0 }))
     }
 
@@ -49,12 +53,11 @@ impl Average {
 
     /// Takes up the weights after the step at `place` of a run of `steps` steps, and gives them back
     /// changed where the rule says so.
-    pub(super) fn after_step(&mut self, replica: &Replica, place: u64, steps: u64) -> Result<()> {
+    pub(super) fn after_step(&mut self, place: u64, steps: u64) -> Result<()> {
         self.updates += 1;
         if self.updates == 1 {
             // Statistics begin as those of nothing: no average is to remember that.
-            self.buffers.clear();
-            each_statistic(replica, |values| self.buffers.extend_from_slice(values))?;
+            self.buffers.begin()?;
         }
         match self.config {
             Config::None(_) => Ok(()),
@@ -62,54 +65,115 @@ impl Average {
                 // With this share the average is Σ d^(n−i)·θ_i / Σ d^(n−i) over the updates i = 1…n.
                 let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
                 let share = ((1.0 - decay) / (1.0 - decay.powi(updates))) as f32;
-                self.each(replica, |average, weight| *average += share * (*weight - *average))
+                self.each(&Update::Average { share, back: false })
             }
             Config::Lookahead(Lookahead { decay, ramp, .. }) => {
                 let done = place as f64 / steps.max(1) as f64;
                 let share = (1.0 - decay * done.min(1.0).powf(ramp)) as f32;
-                self.each(replica, |average, weight| {
-                    *average += share * (*weight - *average);
-                    *weight = *average;
-                })
+                self.each(&Update::Average { share, back: true })
             }
         }
     }
 
     /// Exchanges the weights and the average, which is what is evaluated and saved; called again it puts
     /// them back.
-    pub(super) fn swap(&mut self, replica: &Replica) -> Result<()> {
+    pub(super) fn swap(&self) -> Result<()> {
         // Before its first update the average is what training began with.
-        if self.updates == 0 { Ok(()) } else { self.each(replica, std::mem::swap) }
+        if self.updates == 0 { Ok(()) } else { self.each(&Update::Swap) }
     }
 
-    /// Calls `change` with each average and what it is the average of.
-    fn each(&mut self, replica: &Replica, change: impl Fn(&mut f32, &mut f32)) -> Result<()> {
-        let along = |averages: &mut &mut [f32], values: &mut [f32]| {
-            let (mine, rest) = std::mem::take(averages).split_at_mut(values.len());
-            mine.iter_mut().zip(values).for_each(|(average, value)| change(average, value));
-            *averages = rest;
-        };
-        let mut averages = self.weights.as_mut_slice();
-        each_weight(&replica.params, |values| along(&mut averages, values))?;
-        let mut averages = self.buffers.as_mut_slice();
-        each_statistic(replica, |values| along(&mut averages, values))
+    /// Changes each average and what it is the average of.
+    fn each(&self, update: &Update) -> Result<()> {
+        self.weights.each(update)?;
+        self.buffers.each(update)
     }
 }
 
-fn each_weight(params: &Params, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
-    params.update(|_, values| visit(values))
+/// Variables, and as many values beside them on the same device.
+pub(super) struct Beside {
+    vars: Vec<Var>,
+    /// Those of all variables, one after the other.
+    flat: Tensor,
 }
 
-/// The running statistics; how many passes they are of stays as it is.
-fn each_statistic(replica: &Replica, visit: impl FnMut(&mut [f32])) -> Result<()> {
-    update_buffers(&replica.store, is_statistic, visit)
+impl Beside {
+    /// The values that the variables have.
+    fn new(vars: Vec<Var>) -> Result<Self> {
+        Ok(Self { flat: values(&vars)?, vars })
+    }
+
+    /// Takes the values that the variables have now.
+    fn begin(&mut self) -> Result<()> {
+        self.flat = values(&self.vars)?;
+        Ok(())
+    }
+
+    /// Changes the values beside each variable together with it.
+    fn each(&self, update: &Update) -> Result<()> {
+        let mut start = 0;
+        for var in &self.vars {
+            let beside = self.flat.narrow(0, start, var.elem_count())?;
+            update.apply(&[&beside, var], None).context("averaging the weights")?;
+            start += var.elem_count();
+        }
+        Ok(())
+    }
+
+    /// The values, on the host.
+    ///
+    /// # Errors
+    /// When a GPU does not give them.
+    pub(super) fn to_host(&self) -> Result<Vec<f32>> {
+        Ok(self.flat.to_vec1()?)
+    }
+
+    /// Replaces them.
+    ///
+    /// # Errors
+    /// When there are fewer or more, or a GPU does not take them.
+    pub(super) fn set(&mut self, values: &[f32]) -> Result<()> {
+        ensure!(
+            values.len() == self.len(),
+            "{} values in the place of {}",
+            values.len(),
+            self.len()
+        );
+        self.flat = Tensor::new(values, self.flat.device())?;
+        Ok(())
+    }
+
+    /// How many they are.
+    pub(super) fn len(&self) -> usize {
+        self.flat.elem_count()
+    }
+}
+
+/// The values of all variables, one after the other, in memory of their own.
+fn values(vars: &[Var]) -> Result<Tensor> {
+    let all = vars.iter().map(|var| var.as_detached_tensor().flatten_all());
+    let all = all.collect::<Result<Vec<_>, _>>()?;
+    match all.as_slice() {
+        [] => Ok(Tensor::zeros(0, DType::F32, &Device::Cpu)?),
+        // candle's concatenation of one tensor is that tensor.
+        [only] => Ok(only.copy()?),
+        several => Ok(Tensor::cat(several, 0)?),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::recipe::{Recipe, Source};
+    use crate::train::params::update_buffers;
     use crate::train::session;
+
+    fn each_weight(replica: &Replica, mut visit: impl FnMut(&mut [f32])) {
+        replica.params.update(|_, values| visit(values)).unwrap();
+    }
+
+    fn each_statistic(replica: &Replica, visit: impl FnMut(&mut [f32])) {
+        update_buffers(&replica.store, is_statistic, visit).unwrap();
+    }
 
     fn replica(average: &str) -> (tempfile::TempDir, Recipe, Replica) {
         let folder = tempfile::tempdir().unwrap();
@@ -123,15 +187,15 @@ mod tests {
     }
 
     fn set(replica: &Replica, value: f32) {
-        each_weight(&replica.params, |values| values.fill(value)).unwrap();
+        each_weight(replica, |values| values.fill(value));
         update_buffers(&replica.store, |_| true, |values| values.fill(value)).unwrap();
     }
 
     /// The value that all weights have, and that of all statistics.
     fn get(replica: &Replica) -> [f32; 2] {
         let (mut weights, mut statistics) = (Vec::new(), Vec::new());
-        each_weight(&replica.params, |values| weights.extend_from_slice(values)).unwrap();
-        each_statistic(replica, |values| statistics.extend_from_slice(values)).unwrap();
+        each_weight(replica, |values| weights.extend_from_slice(values));
+        each_statistic(replica, |values| statistics.extend_from_slice(values));
         [weights, statistics].map(|all| {
             assert!(all.iter().all(|value| *value == all[0]));
             all[0]
@@ -156,15 +220,15 @@ mod tests {
             set(&replica, value);
             assert_eq!(average.is_due(place - 1, place), place % 2 == 0);
             if average.is_due(place - 1, place) {
-                average.after_step(&replica, place, 8).unwrap();
+                average.after_step(place, 8).unwrap();
                 assert_eq!(get(&replica), [value; 2], "training goes on from the weights");
                 (sum, weights) = (decay * sum + f64::from(value), decay * weights + 1.0);
             }
         }
         assert_eq!(average.updates, 4);
-        average.swap(&replica).unwrap();
+        average.swap().unwrap();
         assert_close(get(&replica), [(sum / weights) as f32; 2]);
-        average.swap(&replica).unwrap();
+        average.swap().unwrap();
         assert_eq!(get(&replica), [64.0; 2]);
     }
 
@@ -175,8 +239,8 @@ mod tests {
         let passes = |name: &str| !is_statistic(name);
         for place in 1..=3u64 {
             update_buffers(&replica.store, passes, |count| count[0] += 1.0).unwrap();
-            average.after_step(&replica, place, 3).unwrap();
-            average.swap(&replica).unwrap();
+            average.after_step(place, 3).unwrap();
+            average.swap().unwrap();
             let mut counts = Vec::new();
             update_buffers(&replica.store, passes, |count| counts.push(count[0])).unwrap();
             assert!(!counts.is_empty() && counts.iter().all(|count| *count == place as f32));
@@ -194,7 +258,7 @@ mod tests {
             let fast = get(&replica)[0] + 1.0;
             set(&replica, fast);
             if average.is_due(place - 1, place) {
-                average.after_step(&replica, place, 5).unwrap();
+                average.after_step(place, 5).unwrap();
                 let share = 1.0 - 0.5 * place as f32 / 5.0;
                 // Statistics have no beginning that an average could return to.
                 let before = if place == 2 { [0.0, fast] } else { slow };
@@ -202,9 +266,9 @@ mod tests {
                 assert_close(get(&replica), slow);
             }
             let trained = get(&replica);
-            average.swap(&replica).unwrap();
+            average.swap().unwrap();
             assert_close(get(&replica), if place == 1 { [fast; 2] } else { slow });
-            average.swap(&replica).unwrap();
+            average.swap().unwrap();
             assert_eq!(get(&replica), trained, "training goes on from the weights");
         }
         assert_close(get(&replica), [slow[0] + 1.0; 2]);

@@ -1,7 +1,6 @@
 //! This rank's gradient of a step, and the exchange that makes the mean gradient of it.
 
 use crate::recipe::Recipe;
-use crate::train::optim::norm;
 use crate::train::overlap::{OverlapPlan, Overlapped};
 use crate::train::params::Params;
 use crate::train::position::{LivePosition, Phase};
@@ -238,16 +237,6 @@ impl GradientExchange {
     pub(super) fn nothing_sent(&self) -> Overlapped {
         let traffic = self.nothing.clone();
         Overlapped { traffic, exposed: Duration::ZERO, ready: Vec::new(), laid: Vec::new() }
-    }
-
-    /// Scales the gradient down to a norm of `limit` if its norm is larger; the norm that it had.
-    pub(super) fn clip(&mut self, limit: f64) -> f64 {
-        let norm = norm(&self.flat);
-        if norm > limit {
-            let factor = (limit / (norm + 1e-6)) as f32;
-            self.flat.iter_mut().for_each(|g| *g *= factor);
-        }
-        norm
     }
 
     /// Stops every rank before the update; the error for this rank.

@@ -53,7 +53,7 @@ impl Local {
             on_its_way: Vec::new(),
             received: None,
             weights: vec![0.0; replica.params.len()],
-            outer: Optimizer::new(&rule, correction, &replica.params, None),
+            outer: Optimizer::new(&rule, correction, &replica.params, None)?,
         };
         local.begin(&replica.params)?;
         Ok(Some(local))
@@ -109,7 +109,7 @@ impl Local {
                 weights[param.range.clone()].swap_with_slice(now);
             }
         })?;
-        outer.step_within(params, flat, support, *learning_rate, within.clone())?;
+        outer.step_within(params, flat, support, *learning_rate, None, within.clone())?;
         params.update(|param, now| {
             if lies_in(&param.range, &within) {
                 let own = &mut weights[param.range.clone()];
@@ -129,13 +129,16 @@ impl Local {
 /// groups from now on.
 pub(super) fn divide(exchange: &mut Exchange, fragments: u64) -> Result<()> {
     let buckets = exchange.buckets();
+    let most = buckets.len() as u64;
     ensure!(
-        fragments <= buckets.len() as u64,
-        "outer.fragments = {fragments}, and the weights lie in {} of whole buckets; write fewer fragments, or \
-         smaller buckets: policy.bucketing = \"parameter\", or {{ bytes = 1048576 }} or fewer",
-        match buckets.len() {
-            1 => "one run".to_string(),
-            runs => format!("{runs} runs"),
+        fragments <= most,
+        "outer.fragments = {fragments}, and a fragment is whole buckets, of which there are {most}; write \
+         outer.fragments = {most} or fewer{}",
+        match buckets.len() == exchange.layout().parameters().len() {
+            // Each has one parameter already.
+            true => "",
+            false =>
+                ", or smaller buckets: policy.bucketing = \"parameter\", or { bytes = 1048576 } or fewer",
         }
     );
     let (fragments, all) = (fragments as usize, exchange.layout().len() as u128);

@@ -3,22 +3,31 @@
 //! The recipe chooses the rule and its settings ([`crate::recipe::optimizer`]). State
 //! lives in flat named vectors beside the flat gradient, in the same order. Of an embedding table SGD
 //! updates the rows that have a gradient, and the others when somebody [reads](Optimizer::catch_up) them.
+//! On a GPU that has a kernel for the rule, the state lies there beside the weights.
 
+mod on_device;
 mod table;
 
 use crate::recipe::optimizer::{Coasting, Definition, MOMENTUM, Now, Piece, Rule, Slices};
 use crate::train::params::{Param, Params};
 use anyhow::{Context, Result};
+use candle_core::Device;
 use gradwire_exchange::{State, Support};
 use gradwire_models::kernels::optimizer::{BLOCK, SgdStep, sum_of_squares};
+use on_device::{OnDevice, now};
+use std::borrow::Cow;
 use std::ops::Range;
 use table::EmbeddingTable;
+
+/// A vector of an optimizer's state with its name.
+pub type NamedVector<'a> = (&'static str, Cow<'a, [f32]>);
 
 /// An optimizer with its state for one replica.
 pub struct Optimizer {
     rule: Box<dyn Rule>,
-    /// The rule's vectors, in the order that it names them in.
+    /// The rule's vectors, in the order that it names them in; none where they lie on a device.
     vectors: Vec<Vec<f32>>,
+    on_device: Option<OnDevice>,
     steps: u64,
     /// The table whose rows may wait.
     table: Option<EmbeddingTable>,
@@ -28,14 +37,32 @@ impl Optimizer {
     /// An optimizer for `params`, its state zero, of gradients that have a momentum of the factor
     /// `correction` in them, 0 for none. `table` names the one of them, `[rows, width]`, that is never
     /// read but in rows that [`catch_up`](Self::catch_up) was called for before.
+    ///
+    /// # Errors
+    /// When a GPU has no memory for the state.
     pub fn new(
         optimizer: &dyn Definition,
         correction: f64,
         params: &Params,
         table: Option<&str>,
-    ) -> Self {
-        let rule = optimizer.rule(correction);
-        let vectors = rule.vectors().iter().map(|_| vec![0.0; params.len()]).collect();
+    ) -> Result<Self> {
+        let device = params.iter().map(|param| param.var.device()).find(|device| !device.is_cpu());
+        Self::on(device, optimizer.rule(correction), params, table)
+    }
+
+    /// The same with its state on that device, if there is one and its kernels know the rule.
+    fn on(
+        device: Option<&Device>,
+        rule: Box<dyn Rule>,
+        params: &Params,
+        table: Option<&str>,
+    ) -> Result<Self> {
+        let on_device = match device {
+            Some(device) => OnDevice::new(&*rule, params, device)?,
+            None => None,
+        };
+        let names = if on_device.is_some() { &[] } else { rule.vectors() };
+        let vectors = names.iter().map(|_| vec![0.0; params.len()]).collect();
         let rows = |param: &&Param| Some(param.name.as_str()) == table;
         let table = params.iter().find(rows).and_then(|param| match param.var.dims() {
             [_, width] if *width > 0 && param.var.device().is_cpu() => {
@@ -43,7 +70,7 @@ impl Optimizer {
             }
             _ => None,
         });
-        Self { rule, vectors, steps: 0, table }
+        Ok(Self { rule, vectors, on_device, steps: 0, table })
     }
 
     /// Where the rule keeps its momentum, if it has any.
@@ -126,12 +153,34 @@ impl Optimizer {
     }
 
     /// The state's vectors with their names, in the flat gradient's layout.
-    pub fn vectors(&self) -> impl Iterator<Item = (&'static str, &[f32])> {
-        self.names().iter().copied().zip(self.vectors.iter().map(Vec::as_slice))
+    ///
+    /// # Errors
+    /// When a GPU does not give them.
+    pub fn vectors(&self) -> Result<Vec<NamedVector<'_>>> {
+        let host = self.vectors.iter().map(|vector| Ok(Cow::Borrowed(vector.as_slice())));
+        let device = self.on_device.iter().flat_map(|state| &state.vectors);
+        let brought = device.map(|vector| OnDevice::values(vector).map(Cow::Owned));
+        self.names()
+            .iter()
+            .copied()
+            .zip(host.chain(brought))
+            .map(|(name, v)| Ok((name, v?)))
+            .collect()
     }
 
-    pub(super) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        self.vectors.iter_mut().map(Vec::as_mut_slice)
+    /// Calls `change` with each of the state's vectors, and keeps what it leaves.
+    ///
+    /// # Errors
+    /// Those of `change`, and when a GPU does not give them or take them.
+    pub(super) fn change(
+        &mut self,
+        mut change: impl FnMut(&mut [f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.vectors.iter_mut().try_for_each(|vector| change(vector))?;
+        let Some(state) = &mut self.on_device else { return Ok(()) };
+        let mut vectors = state.vectors.iter().map(OnDevice::values).collect::<Result<Vec<_>>>()?;
+        vectors.iter_mut().try_for_each(|vector| change(vector))?;
+        state.set(&vectors.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
     /// The updates made.
@@ -141,19 +190,24 @@ impl Optimizer {
 
     /// Replaces the state by these vectors, in the order of [`names`](Self::names).
     ///
+    /// # Errors
+    /// When a GPU does not take them.
+    ///
     /// # Panics
     /// When there are fewer or more of them, or one is not as long as the one it replaces.
-    pub fn set(&mut self, vectors: &[&[f32]], steps: u64) {
-        assert_eq!(self.vectors.len(), vectors.len(), "optimizer: one vector for each name");
+    pub fn set(&mut self, vectors: &[&[f32]], steps: u64) -> Result<()> {
+        assert_eq!(self.names().len(), vectors.len(), "optimizer: one vector for each name");
         for (own, given) in self.vectors.iter_mut().zip(vectors) {
             own.copy_from_slice(given);
         }
         self.steps = steps;
+        self.on_device.as_mut().map_or(Ok(()), |state| state.set(vectors))
     }
 
-    /// One update of `params` by the mean gradient `flat` at the learning rate `rate`. Returns the
-    /// gradient's [norm], which is summed up while the update has the gradient in the cache. Leaves
-    /// `flat` all [zeros](Self::zeros) in the table's place. Outside `support` it is zero already.
+    /// One update of `params` by the mean gradient `flat` at the learning rate `rate`, scaled down to a
+    /// norm of `limit` if its norm is larger. Returns the norm that it had, which without a limit
+    /// is summed up while the update has the gradient in the cache. Leaves `flat` all
+    /// [zeros](Self::zeros) in the table's place. Outside `support` it is zero already.
     ///
     /// # Errors
     /// When a parameter does not lie in memory as one contiguous `f32` slice.
@@ -163,8 +217,9 @@ impl Optimizer {
         flat: &mut [f32],
         support: &Support,
         rate: f64,
+        limit: Option<f64>,
     ) -> Result<f64> {
-        self.step_within(params, flat, support, rate, 0..params.len())
+        self.step_within(params, flat, support, rate, limit, 0..params.len())
     }
 
     /// As [`step`](Self::step), of the parameters that lie in this part of the flat gradient alone.
@@ -174,17 +229,23 @@ impl Optimizer {
         flat: &mut [f32],
         support: &Support,
         rate: f64,
+        limit: Option<f64>,
         within: Range<usize>,
     ) -> Result<f64> {
         self.steps += 1;
+        if let Some(state) = &mut self.on_device {
+            return state.step(&*self.rule, params, flat, (rate, self.steps), (limit, within));
+        }
+        let before = limit.map(|_| norm(&flat[within.clone()]));
+        if let Some(factor) = before.and_then(|norm| factor(norm, limit)) {
+            flat[within.clone()].iter_mut().for_each(|g| *g *= factor);
+        }
         let (mut squares, coasting, momentum) = (0.0, self.rule.coasting(), self.momentum());
         params.update(|param, weights| {
             if !lies_in(&param.range, &within) {
                 return;
             }
-            let (name, shape) = (param.name.as_str(), param.var.dims());
-            let is_norm_bias = param.is_norm_bias;
-            let now = Now { rate, step: self.steps, name, shape, is_norm_bias };
+            let now = now(param, rate, self.steps);
             let table = self.table.as_mut().filter(|table| table.range == param.range);
             if let (Some(table), Some(coasting)) = (table, coasting) {
                 let momentum = stretch(&mut self.vectors, momentum, &param.range);
@@ -204,8 +265,13 @@ impl Optimizer {
                 self.rule.update(Piece { weights, gradient, state }, &now);
             }
         })?;
-        Ok(squares.sqrt())
+        Ok(before.unwrap_or(squares.sqrt()))
     }
+}
+
+/// What a gradient of this norm is multiplied by, to be no longer than `limit`.
+fn factor(norm: f64, limit: Option<f64>) -> Option<f32> {
+    limit.filter(|limit| norm > *limit).map(|limit| (limit / (norm + 1e-6)) as f32)
 }
 
 /// Whether a parameter's place is part of this range.

@@ -129,7 +129,7 @@ impl Worker {
     /// outer weights within a round. Called again it puts the weights back.
     pub(super) fn swap_evaluated_weights(&mut self, step: u64) -> Result<()> {
         match &mut self.average {
-            Some(average) if average.updates > 0 => average.swap(&self.replica),
+            Some(average) if average.updates > 0 => average.swap(),
             _ => self.swap_outer(step),
         }
     }
@@ -152,7 +152,7 @@ fn average(
     traffic: &mut Traffic,
 ) -> Result<()> {
     let group = traffic.legs.last().map_or(0, |leg| leg.group + 1);
-    for vector in optimizer.vectors_mut() {
+    optimizer.change(|vector| {
         let (sent, mut leg) = (Instant::now(), Leg::default());
         let vector = &mut vector[place.clone()];
         collective.mean_f32(vector)?;
@@ -161,6 +161,6 @@ fn average(
         traffic.wire_bytes += leg.wire_bytes;
         traffic.wait += leg.wait;
         traffic.legs.push(leg);
-    }
-    Ok(())
+        Ok(())
+    })
 }

@@ -38,11 +38,11 @@ impl Worker {
             own.0.insert(format!("buffers/{name}"), tensor);
         }
         if let Some(average) = &self.average {
-            own.insert_flat(AVERAGE_BUFFERS, &average.buffers);
+            own.insert_flat(AVERAGE_BUFFERS, &average.buffers.to_host()?);
         }
         own.insert_state("exchange", self.gradient.exchange().save());
         if self.local.is_some() {
-            own.insert_state("local", self.named(&self.optimizer));
+            own.insert_state("local", self.named(&self.optimizer)?);
             if !self.session.steps.is_whole(step) {
                 let weights = self.flat_weights()?;
                 own.insert_flat(LOCAL_WEIGHTS, &self.to_name_order(&weights));
@@ -53,12 +53,12 @@ impl Worker {
     }
 
     /// An optimizer's vectors by name.
-    fn named(&self, optimizer: &Optimizer) -> gradwire_exchange::State {
+    fn named(&self, optimizer: &Optimizer) -> Result<gradwire_exchange::State> {
         let mut state = gradwire_exchange::State::default();
-        for (name, values) in optimizer.vectors() {
-            state.insert(name, Entry::F32(self.to_name_order(values)));
+        for (name, values) in optimizer.vectors()? {
+            state.insert(name, Entry::F32(self.to_name_order(&values)));
         }
-        state
+        Ok(state)
     }
 
     fn to_name_order(&self, values: &[f32]) -> Vec<f32> {
@@ -92,12 +92,12 @@ impl Worker {
         let mut optimizer = Tensors::default();
         match &self.local {
             None => {
-                for (name, values) in self.optimizer.vectors() {
-                    optimizer.insert_flat(name, &self.to_name_order(values));
+                for (name, values) in self.optimizer.vectors()? {
+                    optimizer.insert_flat(name, &self.to_name_order(&values));
                 }
             }
             Some(local) => {
-                let mut outer = self.named(&local.outer);
+                let mut outer = self.named(&local.outer)?;
                 outer.insert("updates", Entry::U64(vec![local.outer.steps()]));
                 if let Some(mean) = &local.received {
                     outer.insert("received", Entry::F32(self.to_name_order(mean)));
@@ -110,7 +110,7 @@ impl Worker {
         }
         if let Some(average) = &self.average {
             let mut state = gradwire_exchange::State::default();
-            state.insert("weights", Entry::F32(self.to_name_order(&average.weights)));
+            state.insert("weights", Entry::F32(self.to_name_order(&average.weights.to_host()?)));
             state.insert("updates", Entry::U64(vec![average.updates]));
             optimizer.insert_state(AVERAGE, state);
         }
@@ -228,8 +228,8 @@ fn restore_average(
     let weights = format!("{AVERAGE}/weights");
     let weights = checkpoint.optimizer.f32s(&weights, &[average.weights.len()])?;
     let buffers = own.f32s(AVERAGE_BUFFERS, &[average.buffers.len()])?;
-    average.weights = layout.from_name_order(weights);
-    average.buffers.copy_from_slice(buffers);
+    average.weights.set(&layout.from_name_order(weights))?;
+    average.buffers.set(buffers)?;
     average.updates = checkpoint.optimizer.updates(&format!("{AVERAGE}/updates"))?;
     Ok(())
 }
@@ -244,8 +244,7 @@ fn set_vectors(
     let vectors = held.vectors(scope, optimizer.names(), layout.len())?;
     let placed: Vec<_> = vectors.iter().map(|sorted| layout.from_name_order(sorted)).collect();
     let borrowed: Vec<&[f32]> = placed.iter().map(Vec::as_slice).collect();
-    optimizer.set(&borrowed, updates);
-    Ok(())
+    optimizer.set(&borrowed, updates)
 }
 
 /// Takes up the state of every rank for trial, so that a checkpoint which does not fit is known before

@@ -92,7 +92,7 @@ pub(super) fn optimizer(
         Some(_) => (0.0, None),
         None => (correction, parts.model.table()),
     };
-    Ok((Optimizer::new(parts.optimizer, correction, &replica.params, table), local))
+    Ok((Optimizer::new(parts.optimizer, correction, &replica.params, table)?, local))
 }
 
 impl Worker {
@@ -163,7 +163,7 @@ impl Worker {
         let (whole, last) = (steps.is_whole(step), steps.scheduled(steps.last_step));
         self.swap_outer(step)?;
         if let Some(average) = &mut self.average {
-            average.after_step(&self.replica, scheduled, last)?;
+            average.after_step(scheduled, last)?;
         }
         match &mut self.local {
             Some(local) if whole => local.begin(&self.replica.params),

@@ -9,7 +9,7 @@ use std::time::Instant;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Check {
     /// What it is about: an `operation` of the models against candle's composed path on the CPU; a `model` against
-    /// values that PyTorch computed in f64; a training `step` of two workers against the composed path.
+    /// values that PyTorch computed in f64; an `update` of weights against that of the CPU; a training `step` of two workers against the composed path.
     pub(crate) check: &'static str,
     /// The operation, the model, or the scheme of the step.
     pub(crate) name: String,

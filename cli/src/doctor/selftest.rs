@@ -1,4 +1,4 @@
-//! The self-test: every operation and every model on a device, and one compressed training step.
+//! The self-test: every operation and every model on a device, updates of weights, and one compressed training step.
 
 use super::check::{Check, Summary};
 use super::step;
@@ -8,7 +8,7 @@ use gradwire::recipe::Device;
 use gradwire_models::Config;
 use gradwire_models::golden::Golden;
 use gradwire_models::gpu;
-use gradwire_models::kernels::{active, with};
+use gradwire_models::kernels::{active, optimizer, with};
 use gradwire_models::operations::TRIALS;
 use std::iter::once;
 
@@ -57,6 +57,8 @@ pub(crate) fn run(
             };
             told(&Check::of("model", model, &name, work))?;
         }
+        let work = || Ok(optimizer::compare(&here)?);
+        told(&Check::of("update", "sgd, adamw, averages", &name, work))?;
     }
     // Two workers, as many threads as cores for both.
     let threads = (machine::cores() / 2).max(1);

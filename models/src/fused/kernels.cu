@@ -254,3 +254,65 @@ extern "C" __global__ void input_gradient(u64 n, u32 channels, float share, cons
     to[i] = column[0] * column[3 * channels] * (gs[i] - of_mean - normal * of_deviation);
   }
 }
+
+// Updates of weights. What is multiplied and added is rounded after each of the two, as on a processor: a compiler for GPUs
+// would round `a * b + c` once. So the bits are those of the processor.
+
+__device__ static float plus_product(float sum, float a, float b) { return __fadd_rn(sum, __fmul_rn(a, b)); }
+
+// SGD, with a momentum unless there is none.
+extern "C" __global__ void sgd(u64 n, float rate, float decay, float factor, u32 first_update, u32 nesterov, const float *gs,
+                               float *momentum, float *weights) {
+  for (u64 i = first(); i < n; i += step()) {
+    float weight = weights[i], gradient = plus_product(gs[i], decay, weight), move = gradient;
+    if (momentum) {
+      float next = first_update ? gradient : __fadd_rn(__fmul_rn(factor, momentum[i]), gradient);
+      momentum[i] = next;
+      move = nesterov ? plus_product(gradient, factor, next) : next;
+    }
+    weights[i] = plus_product(weight, -rate, move);
+  }
+}
+
+// AdamW: the moments move by these shares; `root` and `size` correct them for their beginning at zero.
+extern "C" __global__ void adamw(u64 n, float keep, float size, float root, float epsilon, float toward, float held,
+                                 float fresh, const float *gs, float *first_moments, float *second_moments, float *weights) {
+  for (u64 i = first(); i < n; i += step()) {
+    float gradient = gs[i];
+    float one = plus_product(first_moments[i], toward, __fadd_rn(gradient, -first_moments[i]));
+    float two = __fadd_rn(__fmul_rn(held, second_moments[i]), __fmul_rn(__fmul_rn(fresh, gradient), gradient));
+    first_moments[i] = one, second_moments[i] = two;
+    float direction = __fdiv_rn(one, __fadd_rn(__fdiv_rn(__fsqrt_rn(two), root), epsilon));
+    weights[i] = plus_product(__fmul_rn(keep, weights[i]), -size, direction);
+  }
+}
+
+// Averages that move towards others by a share of the distance; with `back` the others become the averages.
+extern "C" __global__ void average(u64 n, float share, u32 back, float *averages, float *others) {
+  for (u64 i = first(); i < n; i += step()) {
+    float other = others[i], next = plus_product(averages[i], share, __fadd_rn(other, -averages[i]));
+    averages[i] = next;
+    if (back) others[i] = next;
+  }
+}
+
+extern "C" __global__ void swap(u64 n, float *some, float *others) {
+  for (u64 i = first(); i < n; i += step()) {
+    float one = some[i];
+    some[i] = others[i], others[i] = one;
+  }
+}
+
+// The sum of squares of the elements that each block takes. Blocks have 256 threads.
+extern "C" __global__ void squares(u64 n, const float *xs, double *sums) {
+  __shared__ double lanes[256];
+  double sum = 0.;
+  for (u64 i = first(); i < n; i += step()) sum += (double)xs[i] * xs[i];
+  lanes[threadIdx.x] = sum;
+  __syncthreads();
+  for (u32 half = 128; half > 0; half /= 2) {
+    if (threadIdx.x < half) lanes[threadIdx.x] += lanes[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) sums[blockIdx.x] = lanes[0];
+}

@@ -18,6 +18,7 @@ use super::columns::{Columns, ROWS};
 use crate::kernels::conv_sizes::Sizes;
 use crate::kernels::counts;
 use crate::kernels::operand::range;
+use crate::kernels::optimizer::{AdamWFactors, AdamWStep, SgdStep};
 use crate::parameters::Running;
 
 /// An array on a GPU.
@@ -25,6 +26,9 @@ pub(super) type Array = CudaSlice<f32>;
 
 /// A part of one.
 pub(super) type View<'a> = CudaView<'a, f32>;
+
+/// A part of one that is changed.
+pub(super) type ViewMut<'a> = CudaViewMut<'a, f32>;
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
@@ -55,6 +59,11 @@ impl Function {
 pub(super) struct Gpu<'a>(&'a CudaDevice);
 
 impl<'a> Gpu<'a> {
+    /// That of candle.
+    pub(super) fn new(device: &'a CudaDevice) -> Self {
+        Self(device)
+    }
+
     /// That which holds a tensor.
     pub(super) fn holding(storage: &'a CudaStorage) -> Self {
         Self(&storage.device)
@@ -69,7 +78,10 @@ impl<'a> Gpu<'a> {
     }
 
     /// The same of an operand that is changed in place.
-    fn view_mut<'s>(storage: &'s mut CudaStorage, layout: &Layout) -> Result<CudaViewMut<'s, f32>> {
+    pub(super) fn view_mut<'s>(
+        storage: &'s mut CudaStorage,
+        layout: &Layout,
+    ) -> Result<ViewMut<'s>> {
         Ok(storage.as_cuda_slice_mut::<f32>()?.slice_mut(range::<f32>(layout)?))
     }
 
@@ -370,6 +382,101 @@ impl<'a> Gpu<'a> {
         // seven rows of the table, and writes `count` elements.
         unsafe { elementwise(launch, count) }?;
         Ok(to)
+    }
+
+    /// `sgd` of weights with their momentum, unless its factor is 0.
+    pub(super) fn sgd(
+        &self,
+        of: &SgdStep,
+        gradient: &View,
+        momentum: Option<&mut ViewMut>,
+        weights: &mut ViewMut,
+    ) -> Result<()> {
+        let (function, count) = (self.function("sgd")?, weights.len() as u64);
+        let lengths = [gradient.len(), momentum.as_ref().map_or(gradient.len(), |m| m.len())];
+        same_length(weights.len(), &lengths)?;
+        let factors = [of.lr, of.weight_decay, of.momentum].map(|factor| factor as f32);
+        let flags = [of.first, of.nesterov].map(u32::from);
+        let null = 0u64;
+        let mut launch = function.builder();
+        launch.arg(&count).arg(&factors[0]).arg(&factors[1]).arg(&factors[2]);
+        launch.arg(&flags[0]).arg(&flags[1]).arg(gradient);
+        match momentum {
+            Some(momentum) => launch.arg(momentum),
+            None => launch.arg(&null),
+        };
+        launch.arg(weights);
+        // SAFETY: the arguments are those of the kernel, by number and type, a null pointer being 64 bits of 0, and all
+        // arrays have `count` elements.
+        unsafe { elementwise(launch, count) }
+    }
+
+    /// `adamw` of weights with their moments.
+    pub(super) fn adamw(
+        &self,
+        of: &AdamWStep,
+        gradient: &View,
+        [one, two]: [&mut ViewMut; 2],
+        weights: &mut ViewMut,
+    ) -> Result<()> {
+        same_length(weights.len(), &[gradient.len(), one.len(), two.len()])?;
+        let (function, count) = (self.function("adamw")?, weights.len() as u64);
+        let AdamWFactors { keep, size, root, eps, toward, held, fresh } = of.factors();
+        let mut launch = function.builder();
+        launch.arg(&count).arg(&keep).arg(&size).arg(&root).arg(&eps);
+        launch.arg(&toward).arg(&held).arg(&fresh);
+        launch.arg(gradient).arg(one).arg(two).arg(weights);
+        // SAFETY: the arguments are those of the kernel, by number and type, and all arrays have `count` elements.
+        unsafe { elementwise(launch, count) }
+    }
+
+    /// `average` of an average and what it is the average of.
+    pub(super) fn average(
+        &self,
+        share: f32,
+        back: bool,
+        average: &mut ViewMut,
+        other: &mut ViewMut,
+    ) -> Result<()> {
+        same_length(average.len(), &[other.len()])?;
+        let (function, count) = (self.function("average")?, average.len() as u64);
+        let back = u32::from(back);
+        let mut launch = function.builder();
+        launch.arg(&count).arg(&share).arg(&back).arg(average).arg(other);
+        // SAFETY: the arguments are those of the kernel, by number and type, and both arrays have `count` elements.
+        unsafe { elementwise(launch, count) }
+    }
+
+    /// `swap` of two arrays.
+    pub(super) fn swap(&self, one: &mut ViewMut, other: &mut ViewMut) -> Result<()> {
+        same_length(one.len(), &[other.len()])?;
+        let (function, count) = (self.function("swap")?, one.len() as u64);
+        let mut launch = function.builder();
+        launch.arg(&count).arg(one).arg(other);
+        // SAFETY: the arguments are those of the kernel, by number and type, and both arrays have `count` elements.
+        unsafe { elementwise(launch, count) }
+    }
+
+    /// The sum of what `squares` gives.
+    pub(super) fn squares(&self, xs: &View) -> Result<f64> {
+        let blocks = number(xs.len().div_ceil(BLOCK as usize).clamp(1, SHARES))?;
+        // SAFETY: the kernel writes all of it before it is read.
+        let mut sums = unsafe { self.0.alloc::<f64>(blocks as usize) }?;
+        let (function, count) = (self.function("squares")?, xs.len() as u64);
+        let mut launch = function.builder();
+        launch.arg(&count).arg(xs).arg(&mut sums);
+        // SAFETY: the arguments are those of the kernel, by number and type. It reads `count` elements and writes one for
+        // each block, and blocks have as many threads as it asks for.
+        unsafe { run(launch, (blocks, 1, 1), (BLOCK, 1, 1)) }?;
+        Ok(self.0.clone_dtoh(&sums)?.into_iter().sum())
+    }
+}
+
+/// Refuses arrays of several lengths.
+fn same_length(length: usize, others: &[usize]) -> Result<()> {
+    match others.iter().find(|other| **other != length) {
+        Some(other) => candle_core::bail!("an update of {length} elements by one of {other}"),
+        None => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@ mod rows;
 use super::simd::{Isa, Kernel, Simd};
 use super::{Kernels, active};
 
+pub use crate::fused::update::{Update, compare, squares_of_tensor};
 pub use orthogonal::orthogonalize;
 pub use rows::{Late, SgdRows};
 
@@ -140,6 +141,39 @@ pub struct AdamWStep {
     pub step: u64,
 }
 
+/// The numbers of a step as its elements are multiplied with them.
+pub(crate) struct AdamWFactors {
+    /// What is kept of a weight.
+    pub(crate) keep: f32,
+    /// The learning rate over the correction of the first moment.
+    pub(crate) size: f32,
+    /// The root of the correction of the second moment.
+    pub(crate) root: f32,
+    pub(crate) eps: f32,
+    /// The share that the first moment moves towards the gradient by.
+    pub(crate) toward: f32,
+    /// What is kept of the second moment, and what comes of the squared gradient.
+    pub(crate) held: f32,
+    pub(crate) fresh: f32,
+}
+
+impl AdamWStep {
+    /// Computed in f64, as PyTorch does: early on 1 - β₂ᵗ would lose half its digits in f32.
+    pub(crate) fn factors(&self) -> AdamWFactors {
+        let Self { lr, beta1, beta2, eps, weight_decay, step } = *self;
+        let t = step.min(i32::MAX as u64) as i32;
+        AdamWFactors {
+            keep: (1.0 - lr * weight_decay) as f32,
+            size: (lr / (1.0 - beta1.powi(t))) as f32,
+            root: (1.0 - beta2.powi(t)).sqrt() as f32,
+            eps: eps as f32,
+            toward: (1.0 - beta1) as f32,
+            held: beta2 as f32,
+            fresh: (1.0 - beta2) as f32,
+        }
+    }
+}
+
 /// One step of AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with
 /// t the step's number:
 /// `p *= 1 - lr·λ; m += (1-β₁)(g - m); v = β₂v + (1-β₂)g²; p -= lr/(1-β₁ᵗ) · m / (√v/√(1-β₂ᵗ) + ε)`.
@@ -171,14 +205,7 @@ struct AdamW<'a> {
 impl Kernel for AdamW<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let AdamWStep { lr, beta1, beta2, eps, weight_decay, step } = *self.step;
-        // In f64, as PyTorch has them: early on 1 - β₂ᵗ would lose half its digits in f32.
-        let t = step.min(i32::MAX as u64) as i32;
-        let size = (lr / (1.0 - beta1.powi(t))) as f32;
-        let root = (1.0 - beta2.powi(t)).sqrt() as f32;
-        let keep = (1.0 - lr * weight_decay) as f32;
-        let (toward, held, fresh) = ((1.0 - beta1) as f32, beta2 as f32, (1.0 - beta2) as f32);
-        let eps = eps as f32;
+        let AdamWFactors { keep, size, root, eps, toward, held, fresh } = self.step.factors();
         let moments = self.first.iter_mut().zip(self.second);
         for ((p, &g), (m, v)) in self.param.iter_mut().zip(self.grad).zip(moments) {
             *m += toward * (g - *m);

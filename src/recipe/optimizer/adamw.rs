@@ -1,7 +1,7 @@
 //! Adam with decoupled weight decay: `torch.optim.AdamW`, term for term.
 
 use super::definition::{About, Definition, Now, Piece, Rule};
-use gradwire_models::kernels::optimizer::{AdamWStep, adamw};
+use gradwire_models::kernels::optimizer::{AdamWStep, Update, adamw};
 
 settings! {
     /// Settings of `adamw`.
@@ -44,6 +44,19 @@ impl Definition for Adamw {
     }
 }
 
+impl Adamw {
+    fn step(&self, now: &Now) -> AdamWStep {
+        AdamWStep {
+            lr: now.rate,
+            beta1: self.beta1,
+            beta2: self.beta2,
+            eps: self.epsilon,
+            weight_decay: now.decay(self.weight_decay, self.decay_norms_and_biases),
+            step: now.step,
+        }
+    }
+}
+
 impl Rule for Adamw {
     /// The running means of the gradient and of its square, by PyTorch's names.
     fn vectors(&self) -> &'static [&'static str] {
@@ -53,14 +66,10 @@ impl Rule for Adamw {
     fn update(&self, piece: Piece<'_>, now: &Now) {
         let Piece { weights, gradient, state } = piece;
         let [mean, square] = state.take();
-        let step = AdamWStep {
-            lr: now.rate,
-            beta1: self.beta1,
-            beta2: self.beta2,
-            eps: self.epsilon,
-            weight_decay: now.decay(self.weight_decay, self.decay_norms_and_biases),
-            step: now.step,
-        };
-        adamw(weights, gradient, mean, square, &step);
+        adamw(weights, gradient, mean, square, &self.step(now));
+    }
+
+    fn kernel(&self, now: &Now) -> Option<Update> {
+        Some(Update::AdamW(self.step(now)))
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use gradwire_exchange::Policy;
+use gradwire_models::kernels::optimizer::Update;
 pub use gradwire_registry::About;
 
 /// The name of the state vector that holds a momentum, for rules that [coast](Coasting).
@@ -71,6 +72,12 @@ pub trait Rule: Send {
 
     /// Updates consecutive elements of one parameter in place.
     fn update(&self, piece: Piece<'_>, now: &Now<'_>);
+
+    /// The same update as one that GPUs have a kernel for, if it is one: then weights, gradient and vectors meet on the GPU,
+    /// in this order. The host updates by other rules, which answer so at every step and for every parameter.
+    fn kernel(&self, _now: &Now<'_>) -> Option<Update> {
+        None
+    }
 
     /// How the rows of a table move whose gradient is zero, if that is by SGD's momentum alone:
     /// then they may wait until they are next read. None by default.

@@ -8,7 +8,7 @@
 //! decay would act (1 − μ) times as strongly, a tenth with μ = 0.9.
 
 use super::definition::{About, Coasting, DECAY_MOMENTUM, Definition, MOMENTUM, Now, Piece, Rule};
-use gradwire_models::kernels::optimizer::{SgdStep, sgd};
+use gradwire_models::kernels::optimizer::{SgdStep, Update, sgd};
 
 settings! {
     /// Settings of `sgd`.
@@ -94,6 +94,12 @@ impl Sgd {
             false => (now.rate, decay),
         }
     }
+
+    fn step(&self, now: &Now) -> SgdStep {
+        let (lr, weight_decay) = self.now(now);
+        let Self { momentum, nesterov, .. } = *self;
+        SgdStep { lr, momentum, nesterov, weight_decay, first: now.step == 1 }
+    }
 }
 
 impl Rule for Sgd {
@@ -123,14 +129,11 @@ impl Rule for Sgd {
             }
             return;
         }
-        let step = SgdStep {
-            lr,
-            momentum: self.momentum,
-            nesterov: self.nesterov,
-            weight_decay,
-            first: now.step == 1,
-        };
-        sgd(weights, gradient, momentum, &step);
+        sgd(weights, gradient, momentum, &SgdStep { weight_decay, ..self.step(now) });
+    }
+
+    fn kernel(&self, now: &Now) -> Option<Update> {
+        (!self.sign && !self.decoupled).then(|| Update::Sgd(self.step(now)))
     }
 
     /// Decay moves every row by what it is, and not by its momentum alone.

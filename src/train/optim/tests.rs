@@ -39,8 +39,9 @@ fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
         let params = Params::new(&fasttext());
         let flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
         let before: Vec<Vec<f32>> = params.iter().map(elements).collect();
-        let mut optimizer = Optimizer::new(config.definition(), 0.0, &params, table);
-        let found = optimizer.step(&params, &mut flat.clone(), &everywhere(&params), 0.1).unwrap();
+        let mut optimizer = Optimizer::new(config.definition(), 0.0, &params, table).unwrap();
+        let found =
+            optimizer.step(&params, &mut flat.clone(), &everywhere(&params), 0.1, None).unwrap();
         assert!((found / norm(&flat) - 1.0).abs() < 1e-6);
         for (param, mut weights) in params.iter().zip(before) {
             let grad = &flat[param.range.clone()];
@@ -84,15 +85,15 @@ fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
 /// Some steps of an optimizer; in the middle the state moves to another one through a checkpoint.
 fn train(definition: &dyn Definition, moves: bool) -> (Vec<f32>, Vec<Vec<f32>>) {
     let params = Params::new(&fasttext());
-    let mut optimizer = Optimizer::new(definition, 0.0, &params, TABLE);
+    let mut optimizer = Optimizer::new(definition, 0.0, &params, TABLE).unwrap();
     for step in 1..=6u32 {
         let mut flat: Vec<f32> =
             (0..params.len() as u32).map(|i| ((i * step) as f32 * 0.3).sin()).collect();
-        optimizer.step(&params, &mut flat, &everywhere(&params), 0.01).unwrap();
+        optimizer.step(&params, &mut flat, &everywhere(&params), 0.01, None).unwrap();
         if moves && step == 3 {
             let waiting = optimizer.waiting(&params).unwrap();
             let (checkpoint, updates) = (saved(&optimizer), optimizer.steps());
-            optimizer = Optimizer::new(definition, 0.0, &params, TABLE);
+            optimizer = Optimizer::new(definition, 0.0, &params, TABLE).unwrap();
             let vectors = checkpoint.vectors("", optimizer.names(), params.len()).unwrap();
             optimizer.set(&vectors, updates);
             if let Some(waiting) = waiting {
@@ -101,7 +102,8 @@ fn train(definition: &dyn Definition, moves: bool) -> (Vec<f32>, Vec<Vec<f32>>) 
         }
     }
     optimizer.catch_up(&params, None).unwrap();
-    let state = optimizer.vectors().map(|(_, values)| values.to_vec()).collect();
+    let state =
+        optimizer.vectors().unwrap().into_iter().map(|(_, values)| values.to_vec()).collect();
     (params.iter().flat_map(elements).collect(), state)
 }
 
@@ -112,7 +114,7 @@ fn rows_that_have_settled_may_be_changed() {
     let train = |table| {
         let params = Params::new(&fasttext());
         let sgd = Config::Sgd(Sgd { momentum: 0.9, ..Sgd::default() });
-        let mut optimizer = Optimizer::new(sgd.definition(), 0.0, &params, table);
+        let mut optimizer = Optimizer::new(sgd.definition(), 0.0, &params, table).unwrap();
         let embedding = params.iter().find(|param| Some(param.name.as_str()) == TABLE).unwrap();
         for step in 1..=9 {
             let mut flat = vec![0.0; params.len()];
@@ -122,7 +124,7 @@ fn rows_that_have_settled_may_be_changed() {
                 .nth(step)
                 .unwrap()
                 .fill(0.5);
-            optimizer.step(&params, &mut flat, &everywhere(&params), 0.1).unwrap();
+            optimizer.step(&params, &mut flat, &everywhere(&params), 0.1, None).unwrap();
             if step % 3 == 0 {
                 optimizer.settle(&params).unwrap();
                 params.update(|_, weights| weights.iter_mut().for_each(|w| *w *= 0.5)).unwrap();
@@ -141,7 +143,11 @@ fn rows_that_have_settled_may_be_changed() {
 /// The optimizer's state from the file of a checkpoint.
 fn saved(optimizer: &Optimizer) -> Tensors {
     let mut tensors = Tensors::default();
-    optimizer.vectors().for_each(|(name, values)| tensors.insert_flat(name, values));
+    optimizer
+        .vectors()
+        .unwrap()
+        .iter()
+        .for_each(|(name, values)| tensors.insert_flat(name, values));
     Tensors::decode(&tensors.encode(None).unwrap()).unwrap()
 }
 
@@ -158,7 +164,7 @@ fn every_optimizers_state_goes_through_a_checkpoint_by_name() {
 #[test]
 fn the_state_of_another_optimizer_is_refused() {
     let params = Params::new(&fasttext());
-    let of = |config: &Config| Optimizer::new(config.definition(), 0.0, &params, TABLE);
+    let of = |config: &Config| Optimizer::new(config.definition(), 0.0, &params, TABLE).unwrap();
     let refusal = |from: &Config, to: &Config| {
         let checkpoint = saved(&of(from));
         let found = checkpoint.vectors("", of(to).names(), params.len());
@@ -188,7 +194,7 @@ fn decayed(corrected: bool, weight_decay: f64) -> Vec<f32> {
         ..Sgd::default()
     });
     let correction = if corrected { 0.9 } else { 0.0 };
-    let mut optimizer = Optimizer::new(config.definition(), correction, &params, TABLE);
+    let mut optimizer = Optimizer::new(config.definition(), correction, &params, TABLE).unwrap();
     let mut velocity = vec![0.0f32; params.len()];
     for step in 1..=60u32 {
         let gradient = |i: u32| ((i * step) as f32 * 0.3).sin() * 0.1;
@@ -198,7 +204,7 @@ fn decayed(corrected: bool, weight_decay: f64) -> Vec<f32> {
             flat.copy_from_slice(&velocity);
         }
         let rate = 0.1 / f64::from(step).sqrt();
-        optimizer.step(&params, &mut flat, &everywhere(&params), rate).unwrap();
+        optimizer.step(&params, &mut flat, &everywhere(&params), rate, None).unwrap();
     }
     optimizer.catch_up(&params, None).unwrap();
     params.iter().flat_map(elements).collect()
@@ -215,4 +221,76 @@ fn with_everything_sent_correction_is_momentum_and_decay() {
     let largest = momentum.iter().map(|weight| weight.abs()).fold(0.0f32, f32::max);
     assert!(furthest(&momentum, &corrected) < 1e-5 * largest, "{largest}");
     assert!(furthest(&momentum, &undecayed) > 0.1 * largest);
+}
+
+/// What happens on a GPU, with the twins of its kernels: the same bits as on the host, after a state that was taken up too.
+#[test]
+fn where_weights_lie_the_update_is_that_of_the_host() {
+    let plain = Sgd { weight_decay: 0.02, norm_bias_rate: 3.0, ..Sgd::default() };
+    let known = [
+        Config::Sgd(Sgd { momentum: 0.0, ..plain.clone() }),
+        Config::Sgd(Sgd { nesterov: true, decay_norms_and_biases: false, ..plain.clone() }),
+        Config::Sgd(plain.clone()),
+        Config::Adamw(Adamw::default()),
+    ];
+    for (config, limit) in
+        known.iter().flat_map(|config| [None, Some(1e9), Some(0.5)].map(|l| (config, l)))
+    {
+        let (here, there) = (Params::new(&fasttext()), Params::new(&fasttext()));
+        let rule = || config.definition().rule(0.0);
+        let mut host = Optimizer::on(None, rule(), &here, None).unwrap();
+        let mut device = Optimizer::on(Some(&Device::Cpu), rule(), &there, None).unwrap();
+        assert!(
+            host.on_device.is_none() && device.on_device.is_some() && device.vectors.is_empty()
+        );
+        for step in 1..=5u8 {
+            let mut flat: Vec<f32> =
+                (0..here.len()).map(|i| ((i + 97 * step as usize) as f32 * 0.3).sin()).collect();
+            let within = if step == 3 && limit.is_none() {
+                here.iter().nth(1).unwrap().range.clone()
+            } else {
+                0..here.len()
+            };
+            let norms = [(&mut device, &there), (&mut host, &here)].map(|(optimizer, params)| {
+                let everywhere = everywhere(params);
+                optimizer
+                    .step_within(params, &mut flat, &everywhere, 0.1, limit, within.clone())
+                    .unwrap()
+            });
+            assert!((norms[0] / norms[1] - 1.0).abs() < 1e-6, "{norms:?}");
+            for (one, other) in here.iter().zip(there.iter()) {
+                assert_eq!(
+                    elements(one),
+                    elements(other),
+                    "{config:?} {limit:?} step {step}: {}",
+                    one.name
+                );
+            }
+            let state = host.vectors().unwrap();
+            assert_eq!(state, device.vectors().unwrap());
+            let taken: Vec<Vec<f32>> =
+                state.iter().map(|(_, v)| v.iter().map(|x| x * 0.5).collect()).collect();
+            let taken: Vec<&[f32]> = taken.iter().map(Vec::as_slice).collect();
+            host.set(&taken, 7).unwrap();
+            device.set(&taken, 7).unwrap();
+            let add = |vector: &mut [f32]| {
+                vector[3] += 1.0;
+                Ok(())
+            };
+            host.change(add).unwrap();
+            device.change(add).unwrap();
+        }
+    }
+    let params = Params::new(&fasttext());
+    for unknown in [
+        Config::Sgd(Sgd { decoupled: true, ..plain.clone() }),
+        Config::Sgd(Sgd { sign: true, momentum: 0.0, ..plain.clone() }),
+        Config::Muon(Muon::default()),
+        Config::OnebitAdam(OnebitAdam::default()),
+    ] {
+        let rule = unknown.definition().rule(0.0);
+        let optimizer = Optimizer::on(Some(&Device::Cpu), rule, &params, None).unwrap();
+        assert!(optimizer.on_device.is_none(), "{unknown:?}");
+        assert_eq!(optimizer.vectors.len(), optimizer.names().len());
+    }
 }

@@ -8,6 +8,7 @@
 
 use crate::statistics;
 use anyhow::{Context, Result, anyhow, ensure};
+use gradwire::recipe::local::InnerState;
 use gradwire::recipe::{Recipe, in_words};
 use gradwire::record::network::pattern;
 use gradwire::train::optim::Optimizer;
@@ -118,7 +119,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     replica.prepare(recipe.model.definition(), &*data.train)?;
     let params = &replica.params;
     let mut optimizer =
-        Optimizer::new(recipe.optimizer.definition(), 0.0, params, recipe.model.table());
+        Optimizer::new(recipe.optimizer.definition(), 0.0, params, recipe.model.table())?;
     let mut gradients = vec![Vec::new(); ranks];
     let mut computed = Vec::new();
     let mut mean = vec![0.0; params.len()];
@@ -166,7 +167,10 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
         }
         // A tenth of the rate: what is wanted are gradients, not a schedule.
         let rate = recipe.optimizer.definition().learning_rate() / 10.0;
-        updated.time(|p| &mut p.optimizer, || optimizer.step(params, &mut mean, &support, rate))?;
+        updated.time(
+            |p| &mut p.optimizer,
+            || optimizer.step(params, &mut mean, &support, rate, None),
+        )?;
         computed.extend(share.into_iter().map(|own| Compute {
             before: own.data + own.forward,
             backward: own.backward,
@@ -202,7 +206,7 @@ pub struct SchemeCost {
     pub wire_bytes: f64,
     /// Bytes that come back to a rank, mean; 0 where nothing does.
     pub downlink_bytes: f64,
-    /// Bits on the wire per parameter, mean.
+    /// Bits on the wire per parameter and step of the optimizer, mean: of an exchange every `every` steps, that share.
     pub bits_per_parameter: f64,
     /// ‖C(g) − g‖² / ‖g‖², mean over ranks; g is the gradient with the residual.
     pub error: f64,
@@ -227,6 +231,14 @@ struct MeasuredLeg {
     up: f64,
     down: f64,
     local: f64,
+}
+
+impl MeasuredLeg {
+    /// Of so many bytes that are summed on the way, and that nobody encodes.
+    fn summed(up: f64) -> Self {
+        let operation = Operation::Allreduce;
+        Self { operation, encode: 0.0, decode: 0.0, aggregate: 0.0, up, down: 0.0, local: 0.0 }
+    }
 }
 
 /// What a compression error may do to the accuracy: a rule of thumb, not a promise.
@@ -329,7 +341,16 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
     let mean = |of: &dyn Fn(&Traffic) -> f64| {
         counted.iter().map(of).sum::<f64>() / counted.len().max(1) as f64
     };
-    let legs = measured_legs(&counted, pattern_of(recipe)?, recipe.workers as f64 / ranks as f64);
+    let mut legs =
+        measured_legs(&counted, pattern_of(recipe)?, recipe.workers as f64 / ranks as f64);
+    // Ranks that average their optimizers' state send its vectors with each exchange, as f32.
+    let averages = recipe.is_local() && recipe.local.state == InnerState::Averaged;
+    let vectors =
+        if averages { recipe.optimizer.definition().rule(0.0).vectors().len() } else { 0 };
+    let vector = (size_of::<f32>() * workload.parameters()) as f64;
+    legs.extend(std::iter::repeat_n(MeasuredLeg::summed(vector), vectors));
+    let state_bits = 8.0 * size_of::<f32>() as f64 * vectors as f64;
+    let every = recipe.local.steps;
     let sum = |of: fn(&MeasuredLeg) -> f64| legs.iter().map(of).sum::<f64>();
     let error = mean(&|traffic| traffic.gauge("compression_error").unwrap_or(0.0));
     let risk = Risk::new(error, scheme.feedback(), scheme.properties().law, recipe.workers);
@@ -340,12 +361,12 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
         encode: sum(|leg| leg.encode),
         decode: sum(|leg| leg.decode) + seconds(&|traffic| traffic.finish_cpu),
         aggregate: sum(|leg| leg.aggregate),
-        wire_bytes: mean(&|traffic| traffic.wire_bytes as f64),
+        wire_bytes: mean(&|traffic| traffic.wire_bytes as f64) + vector * vectors as f64,
         downlink_bytes: sum(|leg| leg.down),
-        bits_per_parameter: mean(&Traffic::bits_per_parameter),
+        bits_per_parameter: (mean(&Traffic::bits_per_parameter) + state_bits) / every as f64,
         error,
         risk: if accelerates && is_blind(scheme) { Risk::High } else { risk },
-        every: recipe.local.steps,
+        every,
         legs,
     })
 }
