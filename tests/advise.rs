@@ -27,6 +27,25 @@ fn on_a_slow_link_few_bytes_win_and_on_a_fast_one_nothing_is_won() {
     assert!(number(row("topk"), "bits_per_parameter") < 1.0);
 }
 
+/// Bits are those of a parameter and a step: an exchange every four steps sends a quarter, and averaged momenta as much as
+/// weights.
+#[test]
+fn bits_are_counted_by_parameter_and_step_of_the_optimizer() {
+    let program = Program::new();
+    let of = |more: &str| {
+        let against = ["--against", "topk", "--links", "1gbit", "--compute", "1"];
+        let rows = program.rows(&[&words(TINY)[..], &against, &words(more)].concat());
+        let row = |name| rows.iter().find(|row| row["name"] == name).unwrap();
+        [row("dense"), row("topk")].map(|row| number(row, "bits_per_parameter"))
+    };
+    let [dense, topk] = of("--set local.steps=1");
+    let [dense_of_four, topk_of_four] = of("--set local.steps=4");
+    assert!((dense, dense_of_four) == (32.0, 8.0), "{dense} {dense_of_four}");
+    assert!((4.0 * topk_of_four / topk - 1.0).abs() < 0.02, "{topk} {topk_of_four}");
+    let averaged = of("--set local.steps=4 --set local.state=averaged --set optimizer=sgd");
+    assert!((averaged[0] - 16.0).abs() < 1e-9 && (averaged[1] - topk_of_four - 8.0).abs() < 0.01);
+}
+
 #[test]
 fn what_means_nothing_is_refused() {
     let program = Program::new();

@@ -122,6 +122,12 @@ fn what_ends_a_run_is_named_in_its_last_words() {
             "exchange.compare_replicas_every=4 faults.on_worker_loss=restart",
             &["worker 2, step 12", "replicas differ after step 12: ", "on rank 2 as on rank 0"],
         ),
+        // At the end of a round the weights are the outer ones, and equal.
+        (
+            "flip:worker=1,step=10",
+            "local.steps=5 exchange.compare_replicas_every=5",
+            &["worker 1, step 10", "replicas differ after step 10: ", "on rank 1 as on rank 0"],
+        ),
         // A plain message.
         ("corrupt:worker=0,step=12", "scheme=dense", &damaged),
         ("corrupt:worker=0,step=12", "scheme=powersgd", &damaged),

@@ -131,7 +131,10 @@ fn advise(
     let measured_here = if asked.is_some() { "as asked" } else { "on this machine" };
     let every = match recipe.local.steps {
         1 => String::new(),
-        steps => format!("; an exchange every {steps} steps, whose progress gradients stand for"),
+        steps => format!(
+            "; an exchange every {steps} steps{}, whose progress gradients stand for",
+            if recipe.local.after > 0 { ", as after local.after" } else { "" }
+        ),
     };
     println!(
         "{} on {}, {} workers, batch {}: {} of computing a step {measured_here} ({} steps, \
@@ -175,7 +178,12 @@ fn verdict<'a>(
 
 fn table(measured: &[SchemeCost], evens: &[BreakEven]) -> Table {
     let repeats = |name| measured.iter().filter(|row| row.name == name).count() > 1;
-    let titles = ["bits per\nparameter", "encode\nms", "decode\nms", "error", "risk"];
+    let bits = if measured.iter().any(|row| row.every > 1) {
+        "bits per\nparam. and step"
+    } else {
+        "bits per\nparameter"
+    };
+    let titles = [bits, "encode\nms", "decode\nms", "error", "risk"];
     let figures = titles.map(|title| Column::right(title).at_least(9));
     let last = Column::left("faster than dense");
     let mut table = Table::new([Column::left("scheme")].into_iter().chain(figures).chain([last]));

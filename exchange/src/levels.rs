@@ -19,7 +19,9 @@
 //!
 //! # What is due
 //! With error feedback gradient plus residual: so residuals need not be the same in a group, as they are
-//! not after a change of the number of ranks, and their mean over all ranks is what it was.
+//! not after a change of the number of ranks, and their mean over all ranks is what it was. What a form of
+//! feedback keeps of the gradient before that (the velocity of momentum correction, EF21's running mean) is
+//! each rank's own; its mean over the group is what one rank with the group's mean would keep.
 //!
 //! # Sums
 //! Within a group in order of rank, times 1/G; then over groups in order, times G/N.

@@ -4,8 +4,10 @@
 mod common;
 
 use common::{PATIENT, Trial, bits, each_rank, half, parameters};
+use gradwire_exchange::schemes::topk;
 use gradwire_exchange::{
-    Awaited, Bucketing, Error, Exchange, Policy, Scheme, SchemeConfig, Topology, Traffic, mesh,
+    Awaited, Bucketing, Error, Exchange, FeedbackRule, Policy, Scheme, SchemeConfig, Topology,
+    Traffic, mesh,
 };
 
 const LENGTH: usize = Trial::LENGTH;
@@ -67,6 +69,49 @@ fn a_group_is_one_rank_with_its_mean() {
         assert_eq!(found[0][0].means, means, "{trial:?}");
         for (rank, ran) in found[0].iter().enumerate() {
             assert!(ran.state == expected[rank / group].1, "{trial:?}");
+        }
+    }
+}
+
+/// With every form of feedback a group is one rank with its mean, but for rounding: what each rank keeps of its own
+/// gradient (a velocity, EF21's running mean) is in the mean over the group what that one rank would keep.
+#[test]
+fn every_form_of_feedback_is_that_of_the_groups_mean() {
+    let config = topk::Config { ratio: 0.1.into(), ..Default::default() };
+    let scheme = SchemeConfig::Topk(config);
+    let plain = |trial: &mut Trial| trial.policy.measure_every = Some(0);
+    let forms: [(&str, &dyn Fn(&mut Trial)); 4] = [
+        ("decay", &|trial| trial.policy.feedback = Some(FeedbackRule::Decay(0.75))),
+        ("efsgdm", &|trial| trial.policy.feedback = Some(FeedbackRule::Efsgdm(0.25))),
+        ("momentum", &|trial| trial.policy.feedback = Some(FeedbackRule::Momentum(0.75))),
+        ("correction", &|trial| trial.policy.momentum_correction = Some(0.75)),
+    ];
+    for (name, form) in forms {
+        let mut trial = two_level(&scheme, 2);
+        plain(&mut trial);
+        form(&mut trial);
+        let grouped = trial.over(6, |rank, mut exchange| {
+            let step = |step| {
+                let mut gradient = Trial::gradient(rank, step);
+                exchange.allreduce(step, &mut gradient).unwrap();
+                gradient
+            };
+            (1..=6).map(step).collect::<Vec<_>>()
+        });
+        trial.wiring = Topology::Allgather.into();
+        let flat = trial.over(3, |rank, mut exchange| {
+            let step = |step| {
+                let mut gradient = group_mean(2 * rank, 2, step);
+                exchange.allreduce(step, &mut gradient).unwrap();
+                gradient
+            };
+            (1..=6).map(step).collect::<Vec<_>>()
+        });
+        assert!(grouped.iter().all(|means| *means == grouped[0]), "{name}");
+        for (step, (found, expected)) in grouped[0].iter().zip(&flat[0]).enumerate() {
+            for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+                assert!((found - expected).abs() < 1e-4, "{name} {step} {i}: {found} {expected}");
+            }
         }
     }
 }

@@ -15,7 +15,7 @@
 //! | ring allreduce | 2 (N − 1) (α + n/(N β)) |
 //! | server | 2 α + N up/β + N down/β, β being the server's |
 //! | sharded | (N − 1) (α + n/(N β)), then the ring allgather of the reduced shares |
-//! | two levels, groups of G | 2 α′ + l/β′, l being what a rank sends within its group to average; a ring of the N/G firsts; α′ + N/G n/β′ · (G − 1), what a first hands on |
+//! | two levels, groups of G | 2 α″ + l/β′, l being what a rank sends within its group to average; a ring of the N/G firsts; α″ + N/G n/β′ · (G − 1), what a first hands on; α″ is the larger of α and the latency within a group, for the other groups send an empty message |
 //!
 //! # What it leaves out
 //! TCP's slow start and its loss recovery, acknowledgements, other traffic, switches that block,

@@ -19,7 +19,8 @@ pub enum Pattern {
     /// reduced shares then travel around the ring.
     Sharded,
     /// Ranks of a group average over the link that they share ([`Link`]'s `local`); then the groups' firsts
-    /// send around a ring of their own, and hand on what they heard.
+    /// send around a ring of their own, and hand on what they heard. In each of these rounds a rank also waits for word
+    /// of every other that it takes part: an empty message, which takes a latency.
     TwoLevel {
         /// Ranks of a group.
         group: usize,
@@ -162,15 +163,16 @@ impl Wires {
     /// Within the groups, between their firsts, and within again.
     fn levels(&mut self, ready: &mut [f64], sent: &[Sent], group: usize, summed: bool) {
         let local = |bytes: u64| bytes as f64 * 8.0 / self.link.local;
-        let latency = self.link.local_latency;
+        let latency = match ready.len() > group {
+            true => self.link.local_latency.max(self.link.latency),
+            false => self.link.local_latency,
+        };
+        // All ranks take part, and the last decides.
+        let latest = ready.iter().copied().fold(0.0, f64::max);
         // Beside the average, which all of a group take part in alike, the first hands on what it heard.
         let averaged = |group: &[Sent]| group.iter().map(|s| s.local).min().unwrap_or(0);
-        let average = |(ready, sent): (&[f64], &[Sent])| {
-            let latest = ready.iter().copied().fold(0.0, f64::max);
-            latest + 2.0 * latency + local(averaged(sent))
-        };
-        let mut firsts: Vec<f64> =
-            ready.chunks(group).zip(sent.chunks(group)).map(average).collect();
+        let average = |sent: &[Sent]| latest + 2.0 * latency + local(averaged(sent));
+        let mut firsts: Vec<f64> = sent.chunks(group).map(average).collect();
         let handed: Vec<f64> = sent
             .chunks(group)
             .map(|sent| latency + local(sent[0].local.saturating_sub(averaged(sent))))
