@@ -133,6 +133,31 @@ fn what_is_usual_has_no_column() {
     }
 }
 
+/// How often ranks exchange, in which groups and in how many fragments.
+#[test]
+fn rounds_groups_and_fragments_have_columns() {
+    let out = tempfile::tempdir().unwrap();
+    let sets = [
+        "workers=4",
+        "local.steps=16",
+        "outer={fragments=2,learning_rate=0.7,momentum=0.9}",
+        "exchange.topology={kind=\"two-level\",group=2}",
+        "policy.bucketing=parameter",
+    ];
+    let recipe = gradwire::recipe::Source::of(sets).load().unwrap();
+    let record = create(out.path(), &recipe.to_toml().unwrap());
+    let columns = settings_of(&hparams_of(record.folder(), "_hparams_/session_start_info", 3)[0]);
+    for (column, value) in [
+        ("local.steps", "16"),
+        ("outer.fragments", "2"),
+        ("outer.learning_rate", "0.7"),
+        ("exchange.topology", "\"two-level\""),
+        ("exchange.topology.group", "2"),
+    ] {
+        assert_eq!(columns.get(column).map(String::as_str), Some(value), "{columns:?}");
+    }
+}
+
 /// Goes on with the run in `folder` at step `first`.
 fn resume(folder: &Path, first: u64, summary: Summary) -> Record {
     let disk = Disk::default();

@@ -5,7 +5,7 @@
 //! exchange's buckets, which is made of names too.
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{TensorId, Var};
+use candle_core::{Device, Tensor, TensorId, Var};
 use gradwire_exchange::{Layout, Support};
 use gradwire_models::Store;
 use gradwire_models::kernels::flat::{HostBuffer, update_all, update_in_place};
@@ -139,6 +139,15 @@ impl Params {
             .context("updating the weights")
     }
 
+    /// A flat vector beside the variables, on their device.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) fn send(&self, flat: &[f32]) -> Result<Tensor> {
+        let device = self.params.first().map_or(&Device::Cpu, |param| param.var.device());
+        self.host.send(flat, device).context("bringing the gradient to the GPU")
+    }
+
     /// Names and shapes in order of name, as an exchange wants them.
     ///
     /// # Errors
@@ -262,7 +271,6 @@ pub(super) fn update_buffers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{Device, Tensor};
     use gradwire_models::kernels::gradients::backward;
     use gradwire_models::kernels::{Kernels, with};
     use gradwire_models::{Config, Input, cross_entropy};

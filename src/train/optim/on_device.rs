@@ -32,6 +32,7 @@ impl OnDevice {
     /// Replaces all of them.
     pub(super) fn set(&mut self, vectors: &[&[f32]]) -> Result<()> {
         for (own, given) in self.vectors.iter_mut().zip(vectors) {
+            assert_eq!(own.elem_count(), given.len(), "optimizer: as many elements as before");
             *own = Tensor::new(*given, own.device())
                 .context("bringing the optimizer's state to the GPU")?;
         }
@@ -48,10 +49,7 @@ impl OnDevice {
         (rate, step): (f64, u64),
         (limit, within): (Option<f64>, Range<usize>),
     ) -> Result<f64> {
-        let Some(device) = params.iter().next().map(|param| param.var.device()) else {
-            return Ok(0.0);
-        };
-        let mut gradient = Tensor::new(&flat[within.clone()], device)?;
+        let mut gradient = params.send(flat)?.narrow(0, within.start, within.len())?;
         let norm = squares_of_tensor(&gradient)?.sqrt();
         if let Some(factor) = super::factor(norm, limit) {
             gradient = (gradient * f64::from(factor))?;

@@ -95,7 +95,7 @@ fn train(definition: &dyn Definition, moves: bool) -> (Vec<f32>, Vec<Vec<f32>>) 
             let (checkpoint, updates) = (saved(&optimizer), optimizer.steps());
             optimizer = Optimizer::new(definition, 0.0, &params, TABLE).unwrap();
             let vectors = checkpoint.vectors("", optimizer.names(), params.len()).unwrap();
-            optimizer.set(&vectors, updates);
+            optimizer.set(&vectors, updates).unwrap();
             if let Some(waiting) = waiting {
                 optimizer.resume(&params, &waiting).unwrap();
             }

@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 use std::sync::Mutex;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
 use super::pinned::Pinned;
@@ -25,7 +25,8 @@ impl HostBuffer {
     pub fn read<T>(&self, flat: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
         #[cfg(feature = "cuda")]
         if flat.device().is_cuda() {
-            return self.with(flat, |pinned| Ok(read(pinned.bring(flat)?)));
+            return self
+                .with(flat.device(), flat.elem_count(), |pinned| Ok(read(pinned.bring(flat)?)));
         }
         Ok(read(&flat.to_vec1::<f32>()?))
     }
@@ -37,7 +38,7 @@ impl HostBuffer {
     pub fn change(&self, flat: &Tensor, change: impl FnOnce(&mut [f32])) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if flat.device().is_cuda() {
-            return self.with(flat, |pinned| {
+            return self.with(flat.device(), flat.elem_count(), |pinned| {
                 change(pinned.bring(flat)?);
                 pinned.send(flat.device())
             });
@@ -47,13 +48,33 @@ impl HostBuffer {
         Tensor::new(values, flat.device())
     }
 
-    /// Calls `use_it` with memory as long as the vector.
+    /// A vector of that device with these values.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn send(&self, values: &[f32], device: &Device) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            return self.with(device, values.len(), |pinned| {
+                pinned.fill(values)?;
+                pinned.send(device)
+            });
+        }
+        Tensor::from_slice(values, values.len(), device)
+    }
+
+    /// Calls `use_it` with memory for so many values of that device.
     #[cfg(feature = "cuda")]
-    fn with<T>(&self, flat: &Tensor, use_it: impl FnOnce(&mut Pinned) -> Result<T>) -> Result<T> {
+    fn with<T>(
+        &self,
+        device: &Device,
+        length: usize,
+        use_it: impl FnOnce(&mut Pinned) -> Result<T>,
+    ) -> Result<T> {
         let mut pinned = self.pinned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fitting = match pinned.take() {
-            Some(pinned) if pinned.fits(flat) => pinned,
-            _ => Pinned::new(flat)?,
+            Some(pinned) if pinned.fits(device, length) => pinned,
+            _ => Pinned::new(device, length)?,
         };
         use_it(pinned.insert(fitting))
     }

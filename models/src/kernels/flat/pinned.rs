@@ -9,19 +9,24 @@ use candle_core::{Device, Result, Storage, Tensor, bail};
 pub(super) struct Pinned(PinnedHostSlice<f32>);
 
 impl Pinned {
-    /// Memory for the vector, in which nothing has been written yet.
-    pub(super) fn new(flat: &Tensor) -> Result<Self> {
-        let stream = cuda(flat.device())?.cuda_stream();
+    /// Memory for so many values of that GPU, in which nothing has been written yet.
+    pub(super) fn new(device: &Device, length: usize) -> Result<Self> {
+        let stream = cuda(device)?.cuda_stream();
         // SAFETY: memory that is not set is read nowhere: `bring` writes all of it before it lends it, and `send` is
-        // called behind `bring`. All bits are an `f32`.
-        Ok(Self(unsafe { stream.context().alloc_pinned_with_flags(flat.elem_count(), 0) }.w()?))
+        // called behind `bring` or `fill`, which writes all of it. All bits are an `f32`.
+        Ok(Self(unsafe { stream.context().alloc_pinned_with_flags(length, 0) }.w()?))
     }
 
-    /// Whether it is as long as the vector, and of its GPU. The driver's copies are as long as the memory, not as the
-    /// vector.
-    pub(super) fn fits(&self, flat: &Tensor) -> bool {
+    /// Whether it is so long, and of that GPU. The driver's copies are as long as the memory, not as the vector.
+    pub(super) fn fits(&self, device: &Device, length: usize) -> bool {
         let same = |gpu: &CudaDevice| gpu.cuda_stream().context() == self.0.context();
-        self.0.len() == flat.elem_count() && cuda(flat.device()).is_ok_and(same)
+        self.0.len() == length && cuda(device).is_ok_and(same)
+    }
+
+    /// Writes the values, which are as many.
+    pub(super) fn fill(&mut self, values: &[f32]) -> Result<()> {
+        self.0.as_mut_slice().w()?.copy_from_slice(values);
+        Ok(())
     }
 
     /// The values of the vector, when they have come.
