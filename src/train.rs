@@ -8,6 +8,7 @@
 
 mod average;
 mod batch_norm;
+mod beside;
 mod collector;
 pub mod evaluate;
 pub mod failure;

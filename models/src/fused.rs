@@ -13,11 +13,10 @@
 mod columns;
 mod convolution;
 #[cfg(feature = "cuda")]
-mod launch;
+pub(crate) mod launch;
 mod norm;
 mod operation;
 mod rows;
-pub(crate) mod update;
 
 use candle_core::{Result, Tensor};
 

@@ -54,6 +54,7 @@ pub mod randomness;
 pub mod resnet;
 pub mod store;
 pub mod text;
+pub mod updates;
 pub mod vgg;
 mod whitening;
 

@@ -4,11 +4,11 @@
 //! be those of the average.
 
 use crate::recipe::average::{Config, Ema, Lookahead};
+use crate::train::beside::Beside;
 use crate::train::params::is_statistic;
 use crate::train::replica::Replica;
-use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Tensor, Var};
-use gradwire_models::kernels::optimizer::Update;
+use anyhow::Result;
+use gradwire_models::updates::Update;
 
 /// An average, of one replica.
 pub(super) struct Average {
@@ -86,77 +86,6 @@ impl Average {
     fn each(&self, update: &Update) -> Result<()> {
         self.weights.each(update)?;
         self.buffers.each(update)
-    }
-}
-
-/// Variables, and as many values beside them on the same device.
-pub(super) struct Beside {
-    vars: Vec<Var>,
-    /// Those of all variables, one after the other.
-    flat: Tensor,
-}
-
-impl Beside {
-    /// The values that the variables have.
-    fn new(vars: Vec<Var>) -> Result<Self> {
-        Ok(Self { flat: values(&vars)?, vars })
-    }
-
-    /// Takes the values that the variables have now.
-    fn begin(&mut self) -> Result<()> {
-        self.flat = values(&self.vars)?;
-        Ok(())
-    }
-
-    /// Changes the values beside each variable together with it.
-    fn each(&self, update: &Update) -> Result<()> {
-        let mut start = 0;
-        for var in &self.vars {
-            let beside = self.flat.narrow(0, start, var.elem_count())?;
-            update.apply(&[&beside, var], None).context("averaging the weights")?;
-            start += var.elem_count();
-        }
-        Ok(())
-    }
-
-    /// The values, on the host.
-    ///
-    /// # Errors
-    /// When a GPU does not give them.
-    pub(super) fn to_host(&self) -> Result<Vec<f32>> {
-        Ok(self.flat.to_vec1()?)
-    }
-
-    /// Replaces them.
-    ///
-    /// # Errors
-    /// When there are fewer or more, or a GPU does not take them.
-    pub(super) fn set(&mut self, values: &[f32]) -> Result<()> {
-        ensure!(
-            values.len() == self.len(),
-            "{} values in the place of {}",
-            values.len(),
-            self.len()
-        );
-        self.flat = Tensor::new(values, self.flat.device())?;
-        Ok(())
-    }
-
-    /// How many they are.
-    pub(super) fn len(&self) -> usize {
-        self.flat.elem_count()
-    }
-}
-
-/// The values of all variables, one after the other, in memory of their own.
-fn values(vars: &[Var]) -> Result<Tensor> {
-    let all = vars.iter().map(|var| var.as_detached_tensor().flatten_all());
-    let all = all.collect::<Result<Vec<_>, _>>()?;
-    match all.as_slice() {
-        [] => Ok(Tensor::zeros(0, DType::F32, &Device::Cpu)?),
-        // candle's concatenation of one tensor is that tensor.
-        [only] => Ok(only.copy()?),
-        several => Ok(Tensor::cat(several, 0)?),
     }
 }
 

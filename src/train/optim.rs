@@ -5,16 +5,14 @@
 //! updates the rows that have a gradient, and the others when somebody [reads](Optimizer::catch_up) them.
 //! On a GPU that has a kernel for the rule, the state lies there beside the weights.
 
-mod on_device;
 mod table;
 
 use crate::recipe::optimizer::{Coasting, Definition, MOMENTUM, Now, Piece, Rule, Slices};
+use crate::train::beside::{self, Vector};
 use crate::train::params::{Param, Params};
 use anyhow::{Context, Result};
-use candle_core::Device;
 use gradwire_exchange::{State, Support};
 use gradwire_models::kernels::optimizer::{BLOCK, SgdStep, sum_of_squares};
-use on_device::{OnDevice, now};
 use std::borrow::Cow;
 use std::ops::Range;
 use table::EmbeddingTable;
@@ -25,9 +23,10 @@ pub type NamedVector<'a> = (&'static str, Cow<'a, [f32]>);
 /// An optimizer with its state for one replica.
 pub struct Optimizer {
     rule: Box<dyn Rule>,
-    /// The rule's vectors, in the order that it names them in; none where they lie on a device.
+    /// The rule's vectors, in the order that it names them in; none where they lie beside the weights.
     vectors: Vec<Vec<f32>>,
-    on_device: Option<OnDevice>,
+    /// The same on a GPU, whose kernels know the rule.
+    on_device: Option<Vec<Vector>>,
     steps: u64,
     /// The table whose rows may wait.
     table: Option<EmbeddingTable>,
@@ -46,22 +45,15 @@ impl Optimizer {
         params: &Params,
         table: Option<&str>,
     ) -> Result<Self> {
-        let device = params.iter().map(|param| param.var.device()).find(|device| !device.is_cpu());
-        Self::on(device, optimizer.rule(correction), params, table)
+        Self::on(!params.on_host(), optimizer.rule(correction), params, table)
     }
 
-    /// The same with its state on that device, if there is one and its kernels know the rule.
-    fn on(
-        device: Option<&Device>,
-        rule: Box<dyn Rule>,
-        params: &Params,
-        table: Option<&str>,
-    ) -> Result<Self> {
-        let on_device = match device {
-            Some(device) => OnDevice::new(&*rule, params, device)?,
-            None => None,
-        };
-        let names = if on_device.is_some() { &[] } else { rule.vectors() };
+    /// The same, its state beside the weights if `there`, and if kernels know the rule.
+    fn on(there: bool, rule: Box<dyn Rule>, params: &Params, table: Option<&str>) -> Result<Self> {
+        let names = rule.vectors();
+        let there = there && params.iter().all(|param| rule.kernel(&now(param, 0.0, 1)).is_some());
+        let on_device = there.then(|| names.iter().map(|_| params.zeros()).collect());
+        let names = if there { &[] } else { names };
         let vectors = names.iter().map(|_| vec![0.0; params.len()]).collect();
         let rows = |param: &&Param| Some(param.name.as_str()) == table;
         let table = params.iter().find(rows).and_then(|param| match param.var.dims() {
@@ -70,7 +62,7 @@ impl Optimizer {
             }
             _ => None,
         });
-        Ok(Self { rule, vectors, on_device, steps: 0, table })
+        Ok(Self { rule, vectors, on_device: on_device.transpose()?, steps: 0, table })
     }
 
     /// Where the rule keeps its momentum, if it has any.
@@ -158,8 +150,8 @@ impl Optimizer {
     /// When a GPU does not give them.
     pub fn vectors(&self) -> Result<Vec<NamedVector<'_>>> {
         let host = self.vectors.iter().map(|vector| Ok(Cow::Borrowed(vector.as_slice())));
-        let device = self.on_device.iter().flat_map(|state| &state.vectors);
-        let brought = device.map(|vector| OnDevice::values(vector).map(Cow::Owned));
+        let device = self.on_device.iter().flatten();
+        let brought = device.map(|vector| vector.to_host().map(Cow::Owned));
         self.names()
             .iter()
             .copied()
@@ -177,10 +169,12 @@ impl Optimizer {
         mut change: impl FnMut(&mut [f32]) -> Result<()>,
     ) -> Result<()> {
         self.vectors.iter_mut().try_for_each(|vector| change(vector))?;
-        let Some(state) = &mut self.on_device else { return Ok(()) };
-        let mut vectors = state.vectors.iter().map(OnDevice::values).collect::<Result<Vec<_>>>()?;
-        vectors.iter_mut().try_for_each(|vector| change(vector))?;
-        state.set(&vectors.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        for vector in self.on_device.iter_mut().flatten() {
+            let mut values = vector.to_host()?;
+            change(&mut values)?;
+            vector.set(&values)?;
+        }
+        Ok(())
     }
 
     /// The updates made.
@@ -201,7 +195,8 @@ impl Optimizer {
             own.copy_from_slice(given);
         }
         self.steps = steps;
-        self.on_device.as_mut().map_or(Ok(()), |state| state.set(vectors))
+        let mut there = self.on_device.iter_mut().flatten().zip(vectors);
+        there.try_for_each(|(own, given)| own.set(given))
     }
 
     /// One update of `params` by the mean gradient `flat` at the learning rate `rate`, scaled down to a
@@ -233,8 +228,17 @@ impl Optimizer {
         within: Range<usize>,
     ) -> Result<f64> {
         self.steps += 1;
-        if let Some(state) = &mut self.on_device {
-            return state.step(&*self.rule, params, flat, (rate, self.steps), (limit, within));
+        if let Some(vectors) = &self.on_device {
+            let mut gradient = params.send(flat)?;
+            let norm = gradient.norm(&within)?;
+            factor(norm, limit).map_or(Ok(()), |factor| gradient.scale(factor))?;
+            for param in params.iter().filter(|param| lies_in(&param.range, &within)) {
+                let update = self.rule.kernel(&now(param, rate, self.steps));
+                let update = update.context("invariant: a rule that has a kernel always has it")?;
+                beside::update((&param.var, &param.range), &update, vectors, &gradient)
+                    .with_context(|| format!("updating {}", param.name))?;
+            }
+            return Ok(norm);
         }
         let before = limit.map(|_| norm(&flat[within.clone()]));
         if let Some(factor) = before.and_then(|norm| factor(norm, limit)) {
@@ -267,6 +271,12 @@ impl Optimizer {
         })?;
         Ok(before.unwrap_or(squares.sqrt()))
     }
+}
+
+/// When an update is, and of which parameter.
+fn now(param: &Param, rate: f64, step: u64) -> Now<'_> {
+    let (name, shape) = (param.name.as_str(), param.var.dims());
+    Now { rate, step, name, shape, is_norm_bias: param.is_norm_bias }
 }
 
 /// What a gradient of this norm is multiplied by, to be no longer than `limit`.

@@ -4,8 +4,9 @@
 //! is that of their names, so that the flat gradients of all ranks mean the same, or that of the
 //! exchange's buckets, which is made of names too.
 
+use crate::train::beside::Vector;
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{Device, Tensor, TensorId, Var};
+use candle_core::{Device, TensorId, Var};
 use gradwire_exchange::{Layout, Support};
 use gradwire_models::Store;
 use gradwire_models::kernels::flat::{HostBuffer, update_all, update_in_place};
@@ -139,13 +140,30 @@ impl Params {
             .context("updating the weights")
     }
 
-    /// A flat vector beside the variables, on their device.
+    /// Whether the variables are the host's.
+    pub(super) fn on_host(&self) -> bool {
+        self.device().is_cpu()
+    }
+
+    fn device(&self) -> &Device {
+        self.params.first().map_or(&Device::Cpu, |param| param.var.device())
+    }
+
+    /// A vector of zeros beside the variables.
+    ///
+    /// # Errors
+    /// When the device has no memory for it.
+    pub(super) fn zeros(&self) -> Result<Vector> {
+        Vector::zeros(self.len, self.device())
+    }
+
+    /// A flat vector of the host, beside the variables.
     ///
     /// # Errors
     /// Those of the device.
-    pub(super) fn send(&self, flat: &[f32]) -> Result<Tensor> {
-        let device = self.params.first().map_or(&Device::Cpu, |param| param.var.device());
-        self.host.send(flat, device).context("bringing the gradient to the GPU")
+    pub(super) fn send(&self, flat: &[f32]) -> Result<Vector> {
+        let sent = self.host.send(flat, self.device());
+        Ok(Vector(sent.context("bringing the gradient to the GPU")?))
     }
 
     /// Names and shapes in order of name, as an exchange wants them.
@@ -185,7 +203,7 @@ impl Params {
         zeros: Option<&Range<usize>>,
         support: &mut Support,
     ) -> Result<()> {
-        if self.params.first().is_some_and(|param| !param.var.device().is_cpu()) {
+        if !self.on_host() {
             return self.gather_at_once(gradients, flat, support);
         }
         for param in self.iter() {
@@ -271,6 +289,7 @@ pub(super) fn update_buffers(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Tensor;
     use gradwire_models::kernels::gradients::backward;
     use gradwire_models::kernels::{Kernels, with};
     use gradwire_models::{Config, Input, cross_entropy};

@@ -38,7 +38,7 @@ impl Worker {
             own.0.insert(format!("buffers/{name}"), tensor);
         }
         if let Some(average) = &self.average {
-            own.insert_flat(AVERAGE_BUFFERS, &average.buffers.to_host()?);
+            own.insert_flat(AVERAGE_BUFFERS, &average.buffers.vector.to_host()?);
         }
         own.insert_state("exchange", self.gradient.exchange().save());
         if self.local.is_some() {
@@ -110,7 +110,10 @@ impl Worker {
         }
         if let Some(average) = &self.average {
             let mut state = gradwire_exchange::State::default();
-            state.insert("weights", Entry::F32(self.to_name_order(&average.weights.to_host()?)));
+            state.insert(
+                "weights",
+                Entry::F32(self.to_name_order(&average.weights.vector.to_host()?)),
+            );
             state.insert("updates", Entry::U64(vec![average.updates]));
             optimizer.insert_state(AVERAGE, state);
         }
@@ -226,10 +229,10 @@ fn restore_average(
     layout: &Layout,
 ) -> Result<()> {
     let weights = format!("{AVERAGE}/weights");
-    let weights = checkpoint.optimizer.f32s(&weights, &[average.weights.len()])?;
-    let buffers = own.f32s(AVERAGE_BUFFERS, &[average.buffers.len()])?;
-    average.weights.set(&layout.from_name_order(weights))?;
-    average.buffers.set(buffers)?;
+    let weights = checkpoint.optimizer.f32s(&weights, &[average.weights.vector.len()])?;
+    let buffers = own.f32s(AVERAGE_BUFFERS, &[average.buffers.vector.len()])?;
+    average.weights.vector.set(&layout.from_name_order(weights))?;
+    average.buffers.vector.set(buffers)?;
     average.updates = checkpoint.optimizer.updates(&format!("{AVERAGE}/updates"))?;
     Ok(())
 }

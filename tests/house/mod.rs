@@ -96,6 +96,7 @@ fn each_concern_has_its_place() {
         &[
             // What a program with a model of its own names.
             "src/lib.rs",
+            "src/train/beside.rs",
             "src/train/gradient.rs",
             "src/train/params.rs",
             "src/train/optim/tests.rs",

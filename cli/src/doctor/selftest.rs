@@ -8,8 +8,9 @@ use gradwire::recipe::Device;
 use gradwire_models::Config;
 use gradwire_models::golden::Golden;
 use gradwire_models::gpu;
-use gradwire_models::kernels::{active, optimizer, with};
+use gradwire_models::kernels::{active, with};
 use gradwire_models::operations::TRIALS;
+use gradwire_models::updates;
 use std::iter::once;
 
 /// The numbers of the GPUs that `device` means, `None` for the CPU.
@@ -57,7 +58,7 @@ pub(crate) fn run(
             };
             told(&Check::of("model", model, &name, work))?;
         }
-        let work = || Ok(optimizer::compare(&here)?);
+        let work = || Ok(updates::compare(&here)?);
         told(&Check::of("update", "sgd, adamw, averages", &name, work))?;
     }
     // Two workers, as many threads as cores for both.

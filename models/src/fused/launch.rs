@@ -25,10 +25,10 @@ use crate::parameters::Running;
 pub(super) type Array = CudaSlice<f32>;
 
 /// A part of one.
-pub(super) type View<'a> = CudaView<'a, f32>;
+pub(crate) type View<'a> = CudaView<'a, f32>;
 
 /// A part of one that is changed.
-pub(super) type ViewMut<'a> = CudaViewMut<'a, f32>;
+pub(crate) type ViewMut<'a> = CudaViewMut<'a, f32>;
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
@@ -56,16 +56,16 @@ impl Function {
 }
 
 /// A GPU, and the stream that its work is put on.
-pub(super) struct Gpu<'a>(&'a CudaDevice);
+pub(crate) struct Gpu<'a>(&'a CudaDevice);
 
 impl<'a> Gpu<'a> {
     /// That of candle.
-    pub(super) fn new(device: &'a CudaDevice) -> Self {
+    pub(crate) fn new(device: &'a CudaDevice) -> Self {
         Self(device)
     }
 
     /// That which holds a tensor.
-    pub(super) fn holding(storage: &'a CudaStorage) -> Self {
+    pub(crate) fn holding(storage: &'a CudaStorage) -> Self {
         Self(&storage.device)
     }
 
@@ -73,12 +73,12 @@ impl<'a> Gpu<'a> {
     ///
     /// # Errors
     /// Another type, a layout that is not contiguous, or sizes whose product wraps.
-    pub(super) fn view<'s>(storage: &'s CudaStorage, layout: &Layout) -> Result<View<'s>> {
+    pub(crate) fn view<'s>(storage: &'s CudaStorage, layout: &Layout) -> Result<View<'s>> {
         Ok(storage.as_cuda_slice::<f32>()?.slice(range::<f32>(layout)?))
     }
 
     /// The same of an operand that is changed in place.
-    pub(super) fn view_mut<'s>(
+    pub(crate) fn view_mut<'s>(
         storage: &'s mut CudaStorage,
         layout: &Layout,
     ) -> Result<ViewMut<'s>> {
@@ -385,7 +385,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// `sgd` of weights with their momentum, unless its factor is 0.
-    pub(super) fn sgd(
+    pub(crate) fn sgd(
         &self,
         of: &SgdStep,
         gradient: &View,
@@ -412,7 +412,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// `adamw` of weights with their moments.
-    pub(super) fn adamw(
+    pub(crate) fn adamw(
         &self,
         of: &AdamWStep,
         gradient: &View,
@@ -431,7 +431,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// `average` of an average and what it is the average of.
-    pub(super) fn average(
+    pub(crate) fn average(
         &self,
         share: f32,
         back: bool,
@@ -448,7 +448,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// `swap` of two arrays.
-    pub(super) fn swap(&self, one: &mut ViewMut, other: &mut ViewMut) -> Result<()> {
+    pub(crate) fn swap(&self, one: &mut ViewMut, other: &mut ViewMut) -> Result<()> {
         same_length(one.len(), &[other.len()])?;
         let (function, count) = (self.function("swap")?, one.len() as u64);
         let mut launch = function.builder();
@@ -458,7 +458,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// The sum of what `squares` gives.
-    pub(super) fn squares(&self, xs: &View) -> Result<f64> {
+    pub(crate) fn squares(&self, xs: &View) -> Result<f64> {
         let blocks = number(xs.len().div_ceil(BLOCK as usize).clamp(1, SHARES))?;
         // SAFETY: the kernel writes all of it before it is read.
         let mut sums = unsafe { self.0.alloc::<f64>(blocks as usize) }?;

@@ -9,7 +9,6 @@ mod rows;
 use super::simd::{Isa, Kernel, Simd};
 use super::{Kernels, active};
 
-pub use crate::fused::update::{Update, compare, squares_of_tensor};
 pub use orthogonal::orthogonalize;
 pub use rows::{Late, SgdRows};
 

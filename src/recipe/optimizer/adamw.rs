@@ -1,7 +1,8 @@
 //! Adam with decoupled weight decay: `torch.optim.AdamW`, term for term.
 
 use super::definition::{About, Definition, Now, Piece, Rule};
-use gradwire_models::kernels::optimizer::{AdamWStep, Update, adamw};
+use gradwire_models::kernels::optimizer::{AdamWStep, adamw};
+use gradwire_models::updates::Update;
 
 settings! {
     /// Settings of `adamw`.

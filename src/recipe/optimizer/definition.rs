@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use gradwire_exchange::Policy;
-use gradwire_models::kernels::optimizer::Update;
+use gradwire_models::updates::Update;
 pub use gradwire_registry::About;
 
 /// The name of the state vector that holds a momentum, for rules that [coast](Coasting).

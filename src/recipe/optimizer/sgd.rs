@@ -8,7 +8,8 @@
 //! decay would act (1 − μ) times as strongly, a tenth with μ = 0.9.
 
 use super::definition::{About, Coasting, DECAY_MOMENTUM, Definition, MOMENTUM, Now, Piece, Rule};
-use gradwire_models::kernels::optimizer::{SgdStep, Update, sgd};
+use gradwire_models::kernels::optimizer::{SgdStep, sgd};
+use gradwire_models::updates::Update;
 
 settings! {
     /// Settings of `sgd`.

@@ -238,8 +238,8 @@ fn where_weights_lie_the_update_is_that_of_the_host() {
     {
         let (here, there) = (Params::new(&fasttext()), Params::new(&fasttext()));
         let rule = || config.definition().rule(0.0);
-        let mut host = Optimizer::on(None, rule(), &here, None).unwrap();
-        let mut device = Optimizer::on(Some(&Device::Cpu), rule(), &there, None).unwrap();
+        let mut host = Optimizer::on(false, rule(), &here, None).unwrap();
+        let mut device = Optimizer::on(true, rule(), &there, None).unwrap();
         assert!(
             host.on_device.is_none() && device.on_device.is_some() && device.vectors.is_empty()
         );
@@ -289,7 +289,7 @@ fn where_weights_lie_the_update_is_that_of_the_host() {
         Config::OnebitAdam(OnebitAdam::default()),
     ] {
         let rule = unknown.definition().rule(0.0);
-        let optimizer = Optimizer::on(Some(&Device::Cpu), rule, &params, None).unwrap();
+        let optimizer = Optimizer::on(true, rule, &params, None).unwrap();
         assert!(optimizer.on_device.is_none(), "{unknown:?}");
         assert_eq!(optimizer.vectors.len(), optimizer.names().len());
     }

@@ -6,9 +6,9 @@ use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, Storage};
 
-#[cfg(feature = "cuda")]
-use super::launch::{Gpu, ViewMut};
 use crate::compare::{Comparison, floats};
+#[cfg(feature = "cuda")]
+use crate::fused::launch::{Gpu, ViewMut};
 use crate::golden::formula::uniform;
 use crate::kernels::operand::{f32s_mut, with_values};
 use crate::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd, sum_of_squares};
@@ -179,14 +179,14 @@ pub fn compare(device: &Device) -> Result<Vec<Comparison>> {
             for _ in 0..3 {
                 update.apply(&all, by_gradient.then_some(&gradient))?;
             }
-            let squares = squares_of_tensor(&arrays[0])?;
-            Ok::<_, candle_core::Error>((floats(&Tensor::cat(&arrays, 0)?)?, squares))
+            let sum = squares(&arrays[0])?;
+            Ok::<_, candle_core::Error>((floats(&Tensor::cat(&arrays, 0)?)?, sum))
         };
-        let ((right, sum), (found, squares)) = (run(&Device::Cpu)?, run(device)?);
+        let ((right, sum), (found, of_device)) = (run(&Device::Cpu)?, run(device)?);
         let differs = |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits();
         let other = found.iter().zip(&right).filter(differs).count();
         compared.push(Comparison::new(name, other as f64 / right.len() as f64, 0.0));
-        let error = (squares - sum).abs() / sum;
+        let error = (of_device - sum).abs() / sum;
         compared.push(Comparison::new(format!("squares after {name}"), error, 1e-6));
     }
     Ok(compared)
@@ -196,7 +196,7 @@ pub fn compare(device: &Device) -> Result<Vec<Comparison>> {
 ///
 /// # Errors
 /// When it is no contiguous `f32`, and those of the driver.
-pub fn squares_of_tensor(vector: &Tensor) -> Result<f64> {
+pub fn squares(vector: &Tensor) -> Result<f64> {
     #[cfg(feature = "cuda")]
     {
         let (storage, layout) = vector.storage_and_layout();
@@ -302,7 +302,7 @@ mod tests {
             (values(&weights), values(&all)),
             (vec![8., 0.75], vec![0.75, 0.625, 0.625, 8.])
         );
-        assert_eq!(squares_of_tensor(&weights).unwrap(), 64.5625);
+        assert_eq!(squares(&weights).unwrap(), 64.5625);
     }
 
     #[test]
