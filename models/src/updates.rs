@@ -33,7 +33,8 @@ pub enum Update {
 
 impl Update {
     /// Changes the `arrays`, contiguous `f32` on one device. Their elements are taken row after row, whatever their shapes.
-    /// Every device and every instruction set gives the same bits.
+    /// Every instruction set of a processor gives the same bits; kernels round where it does, and [`compare`] tells whether a
+    /// GPU gives them too.
     ///
     /// # Errors
     /// More arrays, or fewer, than the update is of, a gradient too many or none where one is needed, other lengths, types,
