@@ -86,25 +86,36 @@ impl Ranks {
         }
         let whole = !self.all.divides();
         let given = self.deal(parts, awaited)?;
-        let of_mate = |mate: usize, kind, all: &'_ [Payload], before: usize| -> Result<Vec<f32>> {
+        let of_mate = |mate: usize, kind, all: &'_ [Payload]| -> Result<Vec<f32>> {
             let from = first + mate;
             let read = || {
                 let mut reader = Reader::new(&all[from]);
+                // Where nothing can be divided, a mate sends the shards of all mates, one after the other.
+                let others = if whole && kind == Kind::Mean { group - 1 } else { 0 };
+                let before = place.min(others);
                 for _ in 0..before {
                     Frame::split(&mut reader)?;
                 }
                 let expected = header(kind).from_rank(from);
                 let frame = Frame::expect(&mut reader, expected, rank.into())?;
                 let length = shard(if kind == Kind::Mean { place } else { mate }).len();
+                let written = floats::expect(frame.payload, length)?;
+                if let Some(fault) = floats::fault_of_mean(written) {
+                    return Err(fault.into());
+                }
+                for _ in before..others {
+                    Frame::split(&mut reader)?;
+                }
+                reader.finish()?;
                 let mut found = vec![0.0; length];
-                floats::copy(floats::expect(frame.payload, length)?, &mut found);
+                floats::copy(written, &mut found);
                 Ok(found)
             };
             read().map_err(|error: Error| error.sent_by(from, awaited))
         };
         let mut mean = vec![0.0; shard(place).len()];
         for mate in 0..self.ranks_per_group {
-            let theirs = of_mate(mate, Kind::Mean, &given, if whole { place } else { 0 })?;
+            let theirs = of_mate(mate, Kind::Mean, &given)?;
             mean.iter_mut().zip(theirs).for_each(|(sum, value)| *sum += value);
         }
         if !floats::scale_checked(&mut mean, 1.0 / self.ranks_per_group as f32) {
@@ -121,7 +132,7 @@ impl Ranks {
         }
         let means = self.deal(parts, awaited)?;
         for mate in 0..self.ranks_per_group {
-            let theirs = of_mate(mate, Kind::Shard, &means, 0)?;
+            let theirs = of_mate(mate, Kind::Shard, &means)?;
             values[shard(mate)].copy_from_slice(&theirs);
         }
         Ok(None)

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENT, Random, Trial, bits, each_rank, half, wirings};
 use gradwire_exchange::schemes::{aggregation_aware, casq, optquant};
-use gradwire_exchange::wire::Fault;
+use gradwire_exchange::wire::frame::Frame;
+use gradwire_exchange::wire::{Fault, Reader};
 use gradwire_exchange::{
     Awaited, Bucketing, Collective, Error, Exchange, Layout, Payload, Policy, Result, SchemeConfig,
     Solo, Topology, mesh,
@@ -396,6 +397,72 @@ fn a_gradient_of_another_length_and_an_empty_one() {
         exchange.allreduce(1, &mut []).unwrap()
     });
     assert!(ranks.iter().all(|traffic| traffic.wire_bytes == 24 && traffic.dense_fallbacks == 0));
+}
+
+/// Rank 0 of two that divide messages. Its peer sends what it sends, and in the shard that it averages `first` is the first
+/// mean.
+struct Dividing {
+    first: f32,
+}
+
+impl Dividing {
+    fn peers(mine: &[u8], change: impl Fn(&mut [u8])) -> Payload {
+        let (mut theirs, mut reader) = (Vec::new(), Reader::new(mine));
+        while let Ok(frame) = Frame::read(&mut reader) {
+            let mut payload = frame.payload.to_vec();
+            change(&mut payload);
+            frame.header.from_rank(1).write(&payload, &mut theirs);
+        }
+        theirs.into()
+    }
+}
+
+impl Collective for Dividing {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        2
+    }
+
+    fn divides(&self) -> bool {
+        true
+    }
+
+    fn alltoall(&mut self, mut mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
+        let own = mine.swap_remove(0);
+        Ok(vec![Self::peers(&own, |_| ()), own.into()].into_iter().rev().collect())
+    }
+
+    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        let first = self.first.to_le_bytes();
+        let theirs = Self::peers(&mine, |payload| payload[..4].copy_from_slice(&first));
+        Ok(vec![mine.into(), theirs])
+    }
+}
+
+#[test]
+fn a_mean_of_a_peers_shard_that_is_not_finite_is_refused() {
+    // Two shards of one length.
+    const LENGTH: usize = 1 << 15;
+    for first in [3.0, f32::NAN, f32::INFINITY] {
+        let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
+        let end = Box::new(Dividing { first });
+        let scheme = SchemeConfig::default();
+        let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 9, end).unwrap();
+        let mut gradient = vec![2.0; LENGTH];
+        match exchange.allreduce(1, &mut gradient) {
+            Ok(_) => assert_eq!([gradient[0], gradient[LENGTH / 2]], [2.0, first]),
+            Err(error) => {
+                let found = first.to_bits().into();
+                let (awaited, fault) =
+                    (Awaited::Gradient { step: 1 }, Fault::Field { field: "mean", found });
+                assert_eq!(error, Error::Message { rank: 1, awaited, fault });
+                assert!(!first.is_finite());
+            }
+        }
+    }
 }
 
 /// What arrives after a call has given up is not taken for what the next call awaits.

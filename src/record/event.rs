@@ -312,7 +312,7 @@ impl Summary {
                 let steps = step.step.saturating_sub(self.step);
                 let n = steps as f64;
                 self.step = step.step;
-                self.steps += steps;
+                self.steps = self.steps.saturating_add(steps);
                 self.samples = self.samples.saturating_add(steps.saturating_mul(step.samples));
                 self.step_seconds += n * step.seconds;
                 self.phases.add(&step.phases.times(n));

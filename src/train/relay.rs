@@ -98,6 +98,8 @@ mod tests {
         assert_eq!((found.rank, found.step, found.traffic.wire_bytes), (3, 9, 77));
         assert!(found.exposed.is_infinite() && found.traffic.gauges[0].value.is_nan());
         assert_eq!(found.traffic.gauges[1], Gauge::mean("bits", 3.0, 2.0));
+        // It is for who reads it to refuse what no step comes to.
+        assert!(found.check().is_err() && RankStep::default().check().is_ok());
 
         let mut own = Tensors::default();
         let tensor = Tensor { shape: vec![2, 1], values: Entry::F32(vec![1.0, f32::MIN]) };

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{Part, Score};
 use crate::record::{Histograms, Phases};
+use anyhow::{Result, ensure};
 use gradwire_exchange::Traffic;
 use gradwire_models::kernels::profile::Profile;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,29 @@ pub struct RankStep {
     pub exposed: f64,
     /// Euclidean norm of the mean gradient before clipping.
     pub gradient_norm: f64,
+}
+
+impl RankStep {
+    /// Refuses numbers that no step comes to and no record can hold: another process may send any.
+    ///
+    /// # Errors
+    /// With the rank and the step.
+    pub fn check(&self) -> Result<()> {
+        const LARGEST: f64 = 1e60;
+        const MOST: u64 = 1 << 48;
+        let Self { rank, step, score, traffic, .. } = self;
+        let sizes =
+            [self.gradient_norm, self.learning_rate, self.seconds, self.exposed, score.loss];
+        let mut numbers = sizes.into_iter().chain(self.phases.seconds());
+        let bytes = [traffic.wire_bytes, traffic.downlink_bytes, traffic.local_bytes];
+        let counts = [*step, score.correct, score.samples, score.top5.unwrap_or(0)];
+        let mut counts = counts.iter().chain(&bytes).chain(traffic.rules.iter().flatten());
+        ensure!(
+            numbers.all(|number| number.abs() < LARGEST) && counts.all(|count| *count < MOST),
+            "worker {rank} reports of step {step} what no step comes to"
+        );
+        Ok(())
+    }
 }
 
 /// The end of an epoch.

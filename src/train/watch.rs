@@ -149,6 +149,7 @@ impl<'a> Watch<'a> {
                     "process {from} reports of worker {rank}"
                 );
                 if let Report::Step(step) = &report {
+                    step.check()?;
                     self.elsewhere[rank] = Position::at(step.step + 1, Phase::Unreported);
                 }
                 return Ok(Some(report));

@@ -308,14 +308,16 @@ impl Notes {
                     self.started = started.clone();
                 }
             }
-            Kind::Step(step) => {
+            // What is not finite is left out: JSON has no number for it, and results that have it could not be read again.
+            Kind::Step(step) if step.loss.is_finite() => {
                 self.sent.push(self.before.sent(step.wire_bytes_total));
                 self.steps.push(step.clone());
             }
             Kind::Epoch(epoch) => {
                 let bytes = self.sent.last().copied().unwrap_or(0.0);
                 self.seconds += epoch.seconds + epoch.evaluation_seconds;
-                self.evaluations.extend(epoch.test_accuracy.map(|accuracy| Evaluation {
+                let accuracy = epoch.test_accuracy.filter(|accuracy| accuracy.is_finite());
+                self.evaluations.extend(accuracy.map(|accuracy| Evaluation {
                     step: epoch.step,
                     accuracy,
                     loss: epoch.test_loss,
@@ -400,17 +402,17 @@ fn gauge_means(steps: &[Step]) -> BTreeMap<String, SampleMoments> {
 /// The work of a step: medians over all steps, or in rounds of local steps means.
 fn work(rows: &[&Row], in_rounds: bool) -> Work {
     const SECOND: f64 = 1e-9;
-    let typical = |of: fn(&Row) -> u64| {
-        let seconds =
-            rows.iter().map(|row| of(row) as f64 * SECOND / row.compute.len().max(1) as f64);
+    fn sum<'a>(nanoseconds: impl Iterator<Item = &'a u64>) -> f64 {
+        nanoseconds.map(|spent| *spent as f64).sum()
+    }
+    let typical = |of: fn(&Row) -> f64| {
+        let seconds = rows.iter().map(|row| of(row) * SECOND / row.compute.len().max(1) as f64);
         if in_rounds { mean(seconds) } else { median(seconds) }.unwrap_or(0.0)
     };
     Work {
-        compute: typical(|row| row.compute.iter().flatten().sum()),
-        encode: typical(|row| row.encode.iter().flatten().sum()),
-        decode: typical(|row| {
-            row.decode.iter().flatten().sum::<u64>() + row.learn.iter().sum::<u64>()
-        }),
+        compute: typical(|row| sum(row.compute.iter().flatten())),
+        encode: typical(|row| sum(row.encode.iter().flatten())),
+        decode: typical(|row| sum(row.decode.iter().flatten().chain(&row.learn))),
     }
 }
 

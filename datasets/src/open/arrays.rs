@@ -86,11 +86,12 @@ impl Arrays {
     }
 
     /// The images in the size that is wanted.
-    fn resized(&self, Images { size, pixels }: Images) -> RawValues {
+    fn resized(&self, Images { size, pixels }: Images) -> std::result::Result<RawValues, String> {
         let made = self.made(size);
         if made == size {
-            return RawValues::Images(size, pixels);
+            return Ok(RawValues::Images(size, pixels));
         }
+        check_bytes(((pixels.len() / size.bytes()) as u64).saturating_mul(made.bytes() as u64))?;
         let (width, height) = (size.width as u32, size.height as u32);
         let picture = |pixels: &[u8]| match size.channels {
             1 => image::GrayImage::from_raw(width, height, pixels.into()).map(DynamicImage::from),
@@ -103,7 +104,8 @@ impl Arrays {
                 None => picture::coloured(picture, made.channels).into_bytes(),
             }
         };
-        RawValues::Images(made, pixels.par_chunks(size.bytes()).flat_map_iter(resized).collect())
+        let pixels = pixels.par_chunks(size.bytes()).flat_map_iter(resized).collect();
+        Ok(RawValues::Images(made, pixels))
     }
 
     pub(crate) fn read(&self, samples: &Selection) -> Result<Read> {
@@ -123,8 +125,9 @@ impl Arrays {
         let tested = test.as_ref().map_or(&[][..], |(_, labels)| labels);
         let (classes, [train_labels, test_labels]) = numbered(&train.1, tested)
             .map_err(|(place, problem)| unfit(format!("test sample {}: {problem}", place + 1)))?;
-        let part = |images, labels| Part::new(self.resized(images), labels);
-        let parts = [Some(part(train.0, train_labels)), test.map(|test| part(test.0, test_labels))];
+        let part = |images, labels| Ok(Part::new(self.resized(images).map_err(unfit)?, labels));
+        let test = test.map(|test| part(test.0, test_labels)).transpose()?;
+        let parts = [Some(part(train.0, train_labels)?), test];
         let read = Read::new(&self.path, classes, parts, samples, files)?;
         Ok(read.with_warnings(warning))
     }
@@ -133,7 +136,7 @@ impl Arrays {
 /// The most rows or columns of an image.
 const SIDE: u64 = 1024;
 
-/// Refuses an array of so many bytes before it is unpacked into memory, if that is too many.
+/// Refuses values of so many bytes before they are unpacked into memory, if that is too many.
 pub(super) fn check_bytes(bytes: u64) -> std::result::Result<(), String> {
     match bytes > LARGEST {
         true => Err(format!("has {bytes} bytes of values, and at most {LARGEST} are read")),

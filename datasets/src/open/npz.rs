@@ -132,7 +132,10 @@ fn header(file: &mut impl std::io::Read) -> std::result::Result<(String, Vec<u64
         }
         _ => return Err("is no NumPy array".into()),
     };
-    let mut text = vec![0; length.min(HEADER)];
+    if length > HEADER {
+        return Err(format!("has a header of {length} bytes, and at most {HEADER} are read"));
+    }
+    let mut text = vec![0; length];
     file.read_exact(&mut text).map_err(cut)?;
     let text = String::from_utf8_lossy(&text).replace([' ', '"'], "").replace('\'', "");
     let after = |key: &str| text.split_once(&format!("{key}:")).map(|(_, rest)| rest);

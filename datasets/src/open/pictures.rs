@@ -10,6 +10,7 @@ use image::DynamicImage;
 use rayon::prelude::*;
 use walkdir::WalkDir;
 
+use super::arrays::check_bytes;
 use super::parquet::{Cell, Parquet};
 use super::{
     Part, RawValues, Read, Resize, entries, file_name, in_order, is_hidden, named, numbered,
@@ -105,6 +106,8 @@ impl Pictures {
         unfit: impl Fn(usize, String) -> Error + Sync,
     ) -> Result<(RawValues, Vec<T>)> {
         let size = self.images();
+        check_bytes((count as u64).saturating_mul(size.bytes() as u64))
+            .map_err(|problem| Error::unfit(&self.path, problem))?;
         let mut pixels = vec![0; count * size.bytes()];
         let decode = |(number, out): (usize, &mut [u8])| {
             let (about, bytes) = file(number)?;

@@ -148,7 +148,9 @@ impl<F: LevelFit> Adaptive<F> {
             self.gather(mean);
         }
         let weight = self.weight(&self.sums);
-        if weight <= 0.0 || !weight.is_finite() || self.sums.iter().any(|sum| !sum.is_finite()) {
+        // Shares of the weight; a server's summary may hold any bits.
+        let are_shares = self.sums.iter().all(|sum| (sum / weight).abs() < 1e30);
+        if weight <= 0.0 || !weight.is_finite() || !are_shares {
             return;
         }
         for (average, sum) in self.average.iter_mut().zip(&self.sums) {

@@ -336,14 +336,18 @@ fn take_results(
             let sent = Frame::split(&mut reader).map_err(Error::from).map_err(&blame)?;
             let of_length = floats::expect(sent.frame.payload, part.len());
             if sent.frame.header.answers(expected) && of_length.is_ok() {
-                let mut at = part.start;
+                let (mut at, mut fault) = (part.start, None);
                 let put = |bytes: &[u8]| {
                     let values = bytes.as_chunks().0;
+                    fault = fault.take().or_else(|| floats::fault_of_mean(values));
                     group.put(item, at, values);
                     at += values.len();
                 };
                 sent.check_while(PIECE, put).map_err(Error::from).map_err(&blame)?;
-                continue;
+                match fault {
+                    Some(fault) => return Err(blame(fault.into())),
+                    None => continue,
+                }
             }
             let checked = sent.check().map_err(Error::from).map_err(&blame)?;
             checked.awaited(expected, context.rank).map_err(&blame)?;

@@ -26,6 +26,17 @@ pub fn all_finite(values: &[f32]) -> bool {
     values.chunks(CHUNK).all(|block| block.iter().fold(0, |any, value| any | special(*value)) == 0)
 }
 
+/// The first value of a mean that is NaN or infinite, if one is, as the fault that it is.
+pub fn fault_of_mean(written: &[[u8; 4]]) -> Option<Fault> {
+    let special = |bytes: &[u8; 4]| special(f32::from_le_bytes(*bytes));
+    // Looks at all of them without a branch, and for the first one only where there is one.
+    if written.iter().fold(0, |any, bytes| any | special(bytes)) == 0 {
+        return None;
+    }
+    let found = written.iter().find(|bytes| special(bytes) != 0)?;
+    Some(Fault::Field { field: "mean", found: u32::from_le_bytes(*found).into() })
+}
+
 /// Position of the first value that is NaN or infinite.
 pub fn first_non_finite(values: &[f32]) -> Option<usize> {
     let block = values.chunks(CHUNK).position(|block| !all_finite(block))?;

@@ -68,8 +68,8 @@ impl Axis {
             }
         };
         let mut ends = if logarithmic {
-            let air = (high / low).powf(0.04).max(1.05);
-            [low / air, high * air]
+            let air = (high / low).powf(0.04).clamp(1.05, 1e24);
+            [(low / air).max(1e-300), (high * air).min(1e300)]
         } else {
             let span = if high > low { high - low } else { high.abs().max(1e-9) * 0.2 };
             let is_near_zero = low >= 0.0 && low < 1.5 * span;
@@ -160,6 +160,15 @@ mod tests {
         assert_eq!(found, "10 s, 20 s, 50 s, 100 s, 200 s, 500 s");
         assert!(labels(Quantity::Number, true, &[4.2, 4.4]).split(',').count() >= 2);
         assert!(labels(Quantity::Bytes, true, &[1.0, 1e12]).split(',').count() <= 8);
+    }
+
+    #[test]
+    fn an_axis_ends_where_numbers_do() {
+        for values in [[1e-200, 1e200], [1.1e-300, 9e299], [1.1e-300, 1.2e-300]] {
+            let axis = Axis::new("x", Quantity::Number, true, values);
+            assert!(axis.ends[0] > 0.0 && axis.ends[1].is_finite(), "{:?}", axis.ends);
+            assert!(axis.ticks(8).len() <= 9, "{:?}", axis.ticks(8));
+        }
     }
 
     #[test]

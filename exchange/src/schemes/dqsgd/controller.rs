@@ -141,10 +141,13 @@ impl Controller {
     /// Takes up a state.
     pub(super) fn restore(&mut self, state: &State) -> Result<()> {
         let refuse = |entry: &str, problem: String| Error::State { entry: entry.into(), problem };
-        let number = |entry: &str, bits: u64| match f64::from_bits(bits) {
-            number @ 0.0..=f64::MAX => Ok(number),
+        // No norm of f32 numbers comes near, nor a budget; sums and quotients of such numbers are finite.
+        const LARGEST: f64 = 1e60;
+        let up_to = |largest: f64, entry: &str, bits: u64| match f64::from_bits(bits) {
+            number if (0.0..=largest).contains(&number) => Ok(number),
             other => Err(refuse(entry, format!("holds {other} where a number from 0 belongs"))),
         };
+        let number = |entry: &str, bits: u64| up_to(LARGEST, entry, bits);
         let mut restored = Self::new(&self.config, self.course);
         // A run that goes on for longer than it was planned for keeps the window that it began with.
         let window = |norms: &[u64]| match self.config.window {
@@ -164,7 +167,7 @@ impl Controller {
         let plan = state.u64s("plan", 4)?;
         restored.spent = number("plan", plan[0])?;
         restored.norm = number("plan", plan[1])?;
-        restored.k = number("plan", plan[2])?;
+        restored.k = up_to(f64::MAX, "plan", plan[2])?;
         restored.bits = self.clamped(number("plan", plan[3])?);
         restored.solved = match state.u64s("solved", 1)?[0] {
             0 => false,

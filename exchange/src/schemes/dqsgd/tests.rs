@@ -257,7 +257,12 @@ fn a_zero_gradient_asks_for_the_fewest_bits_and_a_broken_state_is_refused() {
     let mut other = planned(&config);
     other.restore(&state).unwrap();
     assert_eq!(other, plan);
-    for (entry, nonsense) in [("norms", vec![0, f64::NAN.to_bits()]), ("rounds", vec![u64::MAX])] {
+    for (entry, nonsense) in [
+        ("norms", vec![0, f64::NAN.to_bits()]),
+        // Their sum is infinite, and so would the mean be that bits follow.
+        ("norms", vec![f64::MAX.to_bits(); 2]),
+        ("rounds", vec![u64::MAX]),
+    ] {
         let mut state = state.clone();
         state.insert(entry, Entry::U64(nonsense));
         assert!(matches!(other.restore(&state), Err(Error::State { .. })), "{entry}");
