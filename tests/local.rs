@@ -4,6 +4,7 @@ use crate::common::{Program, events, number, numbers, quick, sets, told, weights
 use gradwire::checkpoint::Tensors;
 use gradwire::disk::Disk;
 use gradwire::train::resume::Resume;
+use serde_json::Value;
 use std::path::PathBuf;
 
 /// Three workers, 24 steps, plain SGD inside.
@@ -18,13 +19,21 @@ fn run(program: &Program, out: &str, settings: &str) -> PathBuf {
 #[test]
 fn a_round_of_one_step_is_an_exchange_of_gradients() {
     let program = Program::new();
-    let [gradients, weights] =
-        [("gradients", ""), ("weights", "outer={}")].map(|(out, sets)| run(&program, out, sets));
-    let [gradients, weights] =
-        [&gradients, &weights].map(|run| numbers(&events(run, "step"), "loss"));
-    assert_eq!(gradients.len(), 24);
-    for (step, (one, other)) in gradients.iter().zip(&weights).enumerate() {
-        assert!((one - other).abs() < 1e-5 * one.abs(), "step {}: {one} {other}", step + 1);
+    // The last step of an epoch of 100 samples is of four, of which two ranks have one, and of 98 of two: one rank has none.
+    for samples in ["480", "100", "98"] {
+        let losses = |out: &str, settings: &str| {
+            let steps = STEPS.replace("480", samples);
+            let args = [words(&steps), sets(settings)].concat();
+            let run = program.train_in(&format!("{out}-{samples}"), &args);
+            numbers(&events(&run, "step"), "loss")
+        };
+        let [gradients, weights] =
+            [losses("gradients", ""), losses("weights", "local.steps=1 outer={}")];
+        assert!(gradients.len() > 5 && gradients.len() == weights.len());
+        for (step, (one, other)) in gradients.iter().zip(&weights).enumerate() {
+            let close = (one - other).abs() < 1e-5 * one.abs();
+            assert!(close, "{samples} samples, step {}: {one} {other}", step + 1);
+        }
     }
 }
 
@@ -53,6 +62,13 @@ fn bytes_are_those_of_the_exchanges() {
         let found = number(summary, "bits_per_parameter");
         assert!((found / bits - 1.0).abs() < 0.01, "{settings:?}: {found} {bits}");
     }
+    // So is what rules send, in the record of a step and of the run.
+    let ruled =
+        run(&program, "ruled", "local.steps=8 policy.rules=[{match='fc.*',scheme='dense'}]");
+    let steps = events(&ruled, "step");
+    let bits = |of: &Value| number(&of["rules"][0], "bits_per_parameter");
+    assert_eq!([bits(&steps[6]), bits(&steps[7])], [0.0, 4.0]);
+    assert_eq!(bits(&events(&ruled, "finished")[0]["summary"]), 4.0);
 }
 
 /// Fragments divide what is sent among the steps of a round, and with a delay nothing changes in that; the run's last
@@ -181,6 +197,10 @@ fn what_local_steps_do_not_go_with_is_refused() {
         (
             "local.steps=4 outer={delay=2} local.state=averaged",
             "local.state = \"own\", or outer.delay = 0",
+        ),
+        (
+            "local.steps=4 local.state=averaged exchange.topology=server",
+            "past a server and past groups; write local.state = \"own\"",
         ),
         ("local.steps=4 outer={delay=2} average.kind=lookahead", "write average.kind = \"ema\""),
         (

@@ -187,7 +187,17 @@ impl Recipe {
              outer.fragments or outer.delay; write average.kind = \"ema\", or neither of them"
                 .into()
         })?;
-        refuse(outer.delay > 0 && self.local.state == InnerState::Averaged, || {
+        let averaged = self.is_local() && self.local.state == InnerState::Averaged;
+        let around = !matches!(
+            self.exchange.topology,
+            exchange::Topology::Allgather | exchange::Topology::Sharded
+        );
+        refuse(averaged && around, || {
+            "local.state = \"averaged\" goes from every rank to all, past a server and past groups; write \
+             local.state = \"own\", or exchange.topology = \"allgather\" or \"sharded\""
+                .into()
+        })?;
+        refuse(outer.delay > 0 && averaged, || {
             "local.state = \"averaged\" waits for the ranks, and outer.delay does not; write local.state = \
              \"own\", or outer.delay = 0"
                 .into()

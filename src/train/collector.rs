@@ -124,16 +124,16 @@ impl Collector {
         self.sums.seconds += seconds;
         let wire_bytes = sent as f64 / n;
         self.sums.rules.resize(self.rules.len(), [0, 0]);
+        let dense = first.traffic.dense_bytes;
+        // What is sent at the end of a round of local steps is for all of them.
+        let steps = first.step - self.steps.sent_before(first.step);
         let rule = |(number, (pattern, total)): (usize, (&String, &mut [u64; 2]))| {
             let of_ranks = ranks.iter().filter_map(|rank| rank.traffic.rules.get(number));
             let [wire, dense] = of_ranks.fold([0, 0], |sum, [w, d]| [sum[0] + w, sum[1] + d]);
             *total = [total[0] + wire, total[1] + dense];
-            record::RuleTraffic::new(pattern, [wire, dense], *total)
+            record::RuleTraffic::new(pattern, [wire, dense * steps], *total)
         };
         let rules = self.rules.iter().zip(&mut self.sums.rules).enumerate().map(rule).collect();
-        let dense = first.traffic.dense_bytes;
-        // What is sent at the end of a round of local steps is for all of them.
-        let steps = first.step - self.steps.sent_before(first.step);
         let compression_ratio = wire_bytes / (dense * steps).max(1) as f64;
         let gauges = first.traffic.gauges.iter().map(|gauge| {
             let of = |step: &RankStep| {

@@ -68,6 +68,8 @@ impl GradientExchange {
         let mut nothing = Traffic::default();
         nothing.dense_bytes = exchange.dense_bytes();
         nothing.parameters = parameters as u64;
+        nothing.rules =
+            exchange.dense_bytes_by_rule().into_iter().map(|dense| [0, dense]).collect();
         Self {
             world_size: exchange.collective().world_size(),
             exchange: Some(exchange),
@@ -83,18 +85,17 @@ impl GradientExchange {
         }
     }
 
-    /// Begins `step`, in which this rank has `own` of the `all` samples. In a `local_step` nothing is exchanged, and the mean is over
+    /// Begins `step`, in which this rank has `own` of the `all` samples. Where it takes the step `alone`, the mean is over
     /// this rank's samples. Where the gradient is `inspected`, it is exchanged only once it is whole.
     pub(super) fn begin(
         &mut self,
         step: u64,
-        local_step: bool,
+        alone: bool,
         own: usize,
         all: usize,
         inspected: bool,
     ) {
-        // By itself a rank takes the mean over its own samples.
-        let all = if local_step { own * self.world_size } else { all };
+        let all = if alone { own * self.world_size } else { all };
         self.current = CurrentStep { step, samples: [own, all], inspected, exchanged: None };
         if own == 0 {
             self.flat.fill(0.0);
@@ -227,9 +228,12 @@ impl GradientExchange {
     }
 
     /// Completes the traffic of an exchange of progress (how far local steps have moved the weights): dense bytes are those of all
-    /// parameters, and the norm of the mean is added.
+    /// parameters, of the policy's rules too, and the norm of the mean is added.
     pub(super) fn complete_progress(&self, traffic: &mut Traffic, norm: f64) {
         traffic.dense_bytes = self.nothing.dense_bytes;
+        for ([_, dense], [_, all]) in traffic.rules.iter_mut().zip(&self.nothing.rules) {
+            *dense = *all;
+        }
         traffic.gauges.push(Gauge::sum("progress_norm", norm));
     }
 

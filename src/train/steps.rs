@@ -124,6 +124,11 @@ impl Steps {
         self.rounds.is_some_and(|rounds| step > rounds.after)
     }
 
+    /// Whether ranks exchange how far each step has taken them.
+    pub fn in_rounds_of_one(&self) -> bool {
+        self.rounds.is_some_and(|rounds| rounds.steps == 1)
+    }
+
     /// The fragments whose progress leaves this rank at the end of `step`: at the run's last all.
     pub fn leaves(&self, step: u64) -> Option<Range<usize>> {
         let rounds = self.rounds.filter(|rounds| step > rounds.after)?;

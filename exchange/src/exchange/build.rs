@@ -171,6 +171,17 @@ impl Exchange {
         (0..self.groups.len()).map(|group| self.leg(group, Operation::Messages).dense_bytes).sum()
     }
 
+    /// Of each of the policy's rules, the bytes of its parameters as plain f32, headers included.
+    pub fn dense_bytes_by_rule(&self) -> Vec<u64> {
+        let mut bytes = vec![0; self.policy.rules.len()];
+        for bucket in &self.ranges {
+            if let Some(rule) = bucket.rule {
+                bytes[rule] += super::dense_bytes(bucket.range.len());
+            }
+        }
+        bytes
+    }
+
     /// Multiplies the residual, that of a compressed downlink too, with momentum correction the velocity, and what
     /// compressors have learnt in that unit, by `factor`: from now on the same vectors are given in another unit, such
     /// as in steps of the weights where it was gradients.
