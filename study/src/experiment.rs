@@ -231,7 +231,7 @@ impl Experiment {
             let near = nearest(name, &names);
             let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             bail!(
-                "there is no experiment {name:?}{near} Built in are {}; a file is named with its .toml",
+                "there is no experiment {name:?}{near}. Built in are {}; a file is named with its .toml",
                 names.join(", ")
             );
         }

@@ -10,7 +10,7 @@
 //!          | ("at least" | "at most") N unit
 //!          | ("at least" | "at most") N unit ("above" | "below") ARM
 //!          | ["at least" | "at most"] N "times as fast as" ARM
-//!          | ["at least" | "at most"] N "times that of" ARM
+//!          | ("at least" | "at most") N "times that of" ARM
 //!          | ["at least" | "at most"] N "% less than" ARM
 //! ```
 //!
@@ -201,6 +201,7 @@ impl QuestionWords<'_> {
             return Ok(one_sided(Compare::SpeedUp, Unit::Factor, against, number, !most));
         }
         if self.take("times that of") || self.take("× that of") {
+            ensure!(least || most, "write `at least` or `at most` before {number}");
             let against = Some(self.next("an arm")?);
             return Ok(one_sided(Compare::Ratio, Unit::Factor, against, number, !most));
         }

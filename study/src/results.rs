@@ -255,8 +255,8 @@ pub struct Verdict {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<VerdictPart>,
     /// On how many links it was asked: each has an error of its own, and a wrong word on any of them may make the
-    /// verdict wrong. Not stored: it follows from the claim when results are judged again.
-    #[serde(skip)]
+    /// verdict wrong; 0 where it is asked on none.
+    #[serde(default, skip_serializing_if = "is_at_most_one")]
     pub links_asked: usize,
     /// Where not all links say the same: what each says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -269,6 +269,10 @@ pub struct Verdict {
     pub more_seeds: Option<usize>,
     /// Why.
     pub why: String,
+}
+
+fn is_at_most_one(count: &usize) -> bool {
+    *count <= 1
 }
 
 impl Verdict {

@@ -132,7 +132,9 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
         let name = recipe(disk, run).ok().and_then(|recipe| {
             at(&recipe, &["record", "name"]).and_then(Value::as_str).map(String::from)
         });
-        run.ends_with(word) || name.as_deref() == Some(word)
+        // What was set aside when the run began again does not answer to its name.
+        let aside = || run.to_string_lossy().contains("-cut-off-");
+        run.ends_with(word) || (name.as_deref() == Some(word) && !aside())
     };
     let mut found: Vec<&PathBuf> = runs.iter().filter(is_called).collect();
     found.sort_by(newest);

@@ -3,7 +3,7 @@
 use super::tables::{accuracy, bits, bytes_per_step};
 use super::tasks::{self, AimedAccuracy, Arm, Task};
 use super::words::{self, or_none};
-use crate::results::{Results, Verdict};
+use crate::results::{Results, Ruling, Verdict};
 use crate::statistics::{Estimate, SeedMean};
 use gradwire::text::{self, Column, Table, wrapped};
 use std::fmt::Write;
@@ -37,7 +37,9 @@ pub fn verdicts(results: &Results) -> String {
         };
         let ruling = ruling.to_uppercase() + &more.unwrap_or_default();
         let cells = [ruling, or_none(measured), words::bounds(verdict)];
-        let why = if verdict.measured.is_none() { verdict.why.as_str() } else { "" };
+        let no_answer = results.is_own_question() && verdict.ruling == Ruling::NotTestable;
+        let unanswered = verdict.measured.is_none() || no_answer;
+        let why = if unanswered { verdict.why.as_str() } else { "" };
         let same = |row: &&mut (String, Vec<String>, [String; 3], &str)| {
             !question.is_empty() && row.0 == question && row.2 == cells && row.3 == why
         };
@@ -63,9 +65,10 @@ pub fn verdicts(results: &Results) -> String {
         }
         text += &table.fit(WIDEST);
     }
+    let without = if results.is_own_question() { "an answer" } else { "a number" };
     for (why, count) in words::counted(rows.iter().map(|row| row.3)) {
         if !why.is_empty() {
-            text += &format!("{count} without a number: {why}\n");
+            text += &format!("{count} without {without}: {why}\n");
         }
     }
     text
@@ -94,7 +97,7 @@ pub fn table(results: &Results) -> String {
             let _ = writeln!(text, "{sentence}");
         }
         if let Some(target) = task.target().filter(|_| !task.links.is_empty()) {
-            let _ = writeln!(text, "\ntime on the virtual clock to it; {}", target.why);
+            let _ = writeln!(text, "\nvirtual time to an accuracy; {}", target.why);
             text += &times(task, &target).fit(WIDEST);
         }
     }

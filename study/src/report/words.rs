@@ -181,8 +181,15 @@ pub fn chance(results: &Results) -> String {
         }
         _ => " Seeds added by hand are one more look, and err more often than that.",
     };
+    if tested == 0 {
+        return format!("{}.", counts.join(", "));
+    }
+    let (claim, verdict) = match results.is_own_question() {
+        true => ("arm", "answer (yes, no or dependent on the link)"),
+        false => ("claim", "verdict (reproduced, contradicted or dependent on the link)"),
+    };
     format!(
-        "{}. Each claim that is tested gets a wrong verdict (reproduced, contradicted or dependent on the link) with a probability of at \
+        "{}. Each {claim} that is tested gets a wrong {verdict} with a probability of at \
          most {}{looks}{links}: \
          of these {tested}, chance alone gets at most {} wrong on average.{again}",
         counts.join(", "),

@@ -8,11 +8,13 @@ use gradwire::text::percent;
 use gradwire_exchange::network::Link;
 use std::collections::BTreeSet;
 
-/// How the numbers of a claim are averaged: factors, savings and seconds by their logarithms.
+/// How the numbers of a claim are averaged: factors, savings, reductions and seconds by their logarithms.
 pub(super) fn average(claim: &Claim) -> Average {
     match claim.compare {
         Compare::SpeedUp | Compare::Ratio | Compare::Saving => Average::Geometric,
-        Compare::Value if claim.measure.is_seconds() => Average::Geometric,
+        Compare::Value if claim.measure.is_seconds() || claim.measure == Measure::Reduction => {
+            Average::Geometric
+        }
         Compare::Value | Compare::Difference => Average::Arithmetic,
     }
 }
@@ -39,7 +41,7 @@ pub(super) struct SeedNumbers {
     pub(super) processors: BTreeSet<(String, String)>,
     /// Steps of the runs, where none of them has left the warm-up of its learning rate.
     pub(super) warmup: Option<u64>,
-    /// Steps of the arm's runs, where none of them compressed anything.
+    /// Steps of an arm's runs, where none of them compressed anything, though its scheme would.
     pub(super) uncompressed: Option<u64>,
 }
 
@@ -89,7 +91,12 @@ impl SeedNumbers {
         }
         let both = own.iter().chain(others.iter().flatten()).copied();
         found.warmup = within(both, |run| run.warmup_steps);
-        found.uncompressed = within(own.iter().copied(), |run| run.uncompressed_steps);
+        let first = |run: &Measured| match run.scheme.as_str() {
+            "dense" => 0,
+            _ => run.uncompressed_steps,
+        };
+        let mut sides = sides.into_iter().flatten();
+        found.uncompressed = sides.find_map(|runs| within(runs.iter().copied(), first));
         let timings: Vec<&Timing> = results.timings.iter().filter(|t| t.task == task).collect();
         for run in own.iter().filter(|run| run.outcome.is_finished()) {
             let other = others.as_ref().map(|others| {
