@@ -648,6 +648,8 @@ def sharded_and_refused(rank, world_size):
         said_by(lambda: gradwire.fsdp.compress(model(), "topk", timeout=30)),
         said_by(lambda: gradwire.fsdp.compress(_divided(), "topk", parameters=module, timeout=30)),
         said_by(lambda: gradwire.fsdp.compress(_divided(), "topk", rules=[{"match": "9.*", "scheme": "dense"}])),
+        said_by(lambda: gradwire.fsdp.compress(_divided(), "topk", clip_norm=1.0)),
+        said_by(lambda: gradwire.torch.Averager("topk", clip_norm=1.0, timeout=30).reduce_(_divided())),
     ]
     inputs, labels = batch(rank, 1)
     if rank == 1:

@@ -250,14 +250,24 @@ def averaged(rank, world_size, scheme, settings, steps):
 
 
 def beside_a_default_device(rank, world_size):
-    """A step where tensors that name no device have no memory: this rank's gradient, and the mean."""
+    """A step where tensors that name no device have no memory, and one where those that name no type are of 16 bits: this
+    rank's gradient, and the means."""
     module = model()
     averager = gradwire.torch.Averager("dense", timeout=30)
     backward(module, rank, 0)
     own = gradients(module)
     with torch.device("meta"):
         averager.reduce_(module)
-    return own, gradients(module)
+    mean = gradients(module)
+    module = model()
+    backward(module, rank, 0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        gradwire.torch.Averager("dense", timeout=30).reduce_(module)
+    finally:
+        torch.set_default_dtype(before)
+    return own, mean, gradients(module)
 
 
 def missing_gradient(rank, world_size):

@@ -328,6 +328,23 @@ def resumed(rank, world_size, scheme, settings, cut, folder, until=7):
     return {name: one.numpy().copy() for name, one in whole.state_dict().items()}, named, made, "mean" in local_state
 
 
+def returned(rank, world_size):
+    """Four steps twice from one saved state, in the middle of a round, with batch norm's tensors replaced in between: what
+    weights, statistics and momentum came to each time."""
+    module = normed()
+    optimizer, local = _made(module, "dense", {"steps": 3})
+    _steps(module, optimizer, local, rank, range(2))
+    module.double().float()
+    saved = local.state_dict()
+    ends = []
+    for _ in range(2):
+        local.load_state_dict(saved)
+        _steps(module, optimizer, local, rank, range(2, 6))
+        statistics = module[1].running_mean.numpy().copy()
+        ends.append((weights(module), statistics, _momentum(optimizer, module)))
+    return ends
+
+
 def before(rank, world_size, scheme, settings, folder):
     """Five steps in rounds of three, saved: this rank's weights and residuals, and the outer weights."""
     module = model()

@@ -227,10 +227,11 @@ def test_an_own_loop_with_an_averager():
 
 
 @YOUNG
-def test_a_default_device_of_the_program_is_none_of_the_exchange():
+def test_a_default_device_and_type_of_the_program_are_none_of_the_exchange():
     ranks = run(jobs.beside_a_default_device, 2)
-    expected = rank_order_mean([own for own, _ in ranks])
-    assert all(numpy.array_equal(mean, expected) for _, mean in ranks)
+    expected = rank_order_mean([own for own, *_ in ranks])
+    for _, *means in ranks:
+        assert all(numpy.array_equal(mean, expected) for mean in means)
 
 
 def test_ddp_and_averager_send_the_same_bytes_for_the_same_gradients():

@@ -233,13 +233,14 @@ def test_fully_shard_takes_what_has_no_gradient_for_zero(scheme, settings):
 
 
 def test_what_does_not_go_together_with_fully_shard_is_refused():
-    for (twice, hooked, wrapped, plain, named, ruled), step in run(features.sharded_and_refused, 2):
+    for (twice, hooked, wrapped, plain, named, ruled, *clipped), step in run(features.sharded_and_refused, 2):
         assert "compressed already" in twice
         assert "divided over ranks" in hooked and "gradwire.fsdp.compress" in hooked
         assert "use either `fully_shard` or DistributedDataParallel" in wrapped
         assert "call it first" in plain
         assert "`parameters` is an argument of State alone" in named
         assert "`9.*` matches no parameter; the names begin with 0, 2, 4" in ruled, ruled
+        assert all("clip_norm needs the norm of the whole gradient" in said for said in clipped), clipped
         assert "non-finite gradient on rank 1 at step 1" in step, step
 
 

@@ -339,6 +339,14 @@ def test_a_rank_that_is_lost_within_a_round_is_named(settings):
     assert rank == 1 and "rank 1 is gone" in words
 
 
+def test_a_saved_state_stays_what_it_was_and_holds_the_statistics_that_the_model_has_now():
+    ranks = run(local.returned, 2)
+    for first, again in ranks:
+        assert all(numpy.array_equal(one, other) for one, other in zip(first, again))
+    # A round has ended: the statistics are those of both ranks.
+    assert numpy.array_equal(ranks[0][0][1], ranks[1][0][1])
+
+
 def test_local_steps_across_groups_that_average_in_every_step():
     ranks = run(local.in_groups, 4)
     assert all(numpy.array_equal(one, ranks[0][0]) and rounds == 2 for one, rounds in ranks)

@@ -92,10 +92,10 @@ class Gloo:
         """Makes `mean` the mean of every rank's `values`, vectors of one floating type: added up in float32
         in order of rank, times 1/N, rounded once. `mark` says what they are. False on every rank where one
         would send a message or something else instead, or where the mean is not finite."""
-        end = self._begin_call()
+        self._begin_call()
         size = values.numel() * values.element_size()
         works: List[Dict[int, Any]] = []
-        heard = self._meet(_VALUES, dict.fromkeys(self._others, size), mark, works, end)
+        heard = self._meet(_VALUES, dict.fromkeys(self._others, size), mark, works)
         if any(words != [_VALUES, size, mark] for words in heard.values()):
             return False
         length, ranks = values.numel(), self.world_size
@@ -114,10 +114,10 @@ class Gloo:
                 works.append(self._begin(given, _BODY, self._send_now))
             if before is not None:
                 parts, theirs, receiving = before
-                self._wait(receiving, end)
+                self._wait(receiving)
                 theirs[self.rank] = values[parts[self.rank]]
                 own = mean[parts[self.rank]]
-                total = own if own.dtype == torch.float32 else torch.empty(own.shape, device="cpu")
+                total = own if own.dtype == torch.float32 else torch.empty(own.shape, dtype=torch.float32, device="cpu")
                 torch.add(theirs[0].float(), theirs[1].float(), out=total)
                 for rank in range(2, ranks):
                     total += theirs[rank].float()
@@ -129,9 +129,9 @@ class Gloo:
                 works.append(self._begin(dict.fromkeys(self._others, own), _MEAN, self._send_now))
         # Whatever is not finite makes a sum so; a sum that overflows alone is looked into as well.
         finite = all(torch.isfinite(one) for one in sums)
-        heard = self._meet(_VALUES, dict.fromkeys(self._others, 0), int(finite), works, end)
+        heard = self._meet(_VALUES, dict.fromkeys(self._others, 0), int(finite), works)
         for one in works:
-            self._wait(one, end)
+            self._wait(one)
         return finite and all(words == [_VALUES, 0, 1] for words in heard.values())
 
     def leave(self, missing: Optional[int] = None, silent: bool = False) -> None:
@@ -162,32 +162,31 @@ class Gloo:
     def _exchange(
         self, parts: Sequence["numpy.ndarray[Any, Any]"]
     ) -> List["numpy.ndarray[Any, Any]"]:
-        end = self._begin_call()
+        self._begin_call()
         bodies = [_readable(part) for part in parts]
         sizes = {peer: len(parts[peer]) for peer in self._others}
         works: List[Dict[int, Any]] = []
-        heard = self._meet(_MESSAGE, sizes, 0, works, end)
+        heard = self._meet(_MESSAGE, sizes, 0, works)
         while any(words[0] != _MESSAGE for words in heard.values()):
             # Others began to average values, have heard this rank, and come with a message too.
-            heard = self._meet(_MESSAGE, sizes, 0, works, end)
+            heard = self._meet(_MESSAGE, sizes, 0, works)
         lengths = {peer: words[1] for peer, words in heard.items()}
         for peer, length in lengths.items():
             if not 0 <= length <= _LONGEST:
                 raise MessageError(f"rank {peer} announces a message of {length} bytes", peer)
-        received, bodies_sent = self._pass_bodies(bodies, lengths, end)
+        received, bodies_sent = self._pass_bodies(bodies, lengths)
         for one in [*works, *bodies_sent]:
-            self._wait(one, end)
+            self._wait(one)
         received[self.rank] = bodies[self.rank]
         return [received[one].numpy() for one in range(self.world_size)]
 
-    def _begin_call(self) -> float:
-        """When a call that begins now has to be over."""
+    def _begin_call(self) -> None:
+        """Raises if this rank has left the others."""
         if self._left is not None:
             raise self._left
-        return time.monotonic() + self.timeout
 
     def _meet(
-        self, what: int, sizes: Dict[int, int], mark: int, sent: List[Dict[int, Any]], end: float
+        self, what: int, sizes: Dict[int, int], mark: int, sent: List[Dict[int, Any]]
     ) -> Dict[int, List[int]]:
         """Tells each peer what is to come, how many bytes for it and which; what each peer says. What is on
         its way then is in `sent`."""
@@ -198,7 +197,7 @@ class Gloo:
         # Receives come first: gloo tells a peer that it may send behind what is being sent to it.
         receiving = self._begin(heard, _HEADER, self._receive)
         sent.append(self._begin(headers, _HEADER, self._send))
-        self._wait(receiving, end)
+        self._wait(receiving)
         said = {peer: [int(word) for word in tensor] for peer, tensor in heard.items()}
         for peer, (why, missing, _) in said.items():
             if why in (_LOST, _SILENT):
@@ -206,7 +205,7 @@ class Gloo:
         return said
 
     def _pass_bodies(
-        self, bodies: Sequence[torch.Tensor], lengths: Dict[int, int], end: float
+        self, bodies: Sequence[torch.Tensor], lengths: Dict[int, int]
     ) -> Tuple[Dict[int, torch.Tensor], List[Dict[int, Any]]]:
         """Begins to send each peer its body, and takes the peers' bodies of these lengths. There
         is room for the next piece only when the one before has come."""
@@ -221,7 +220,7 @@ class Gloo:
             receiving = self._begin(room, _BODY, self._receive)
             if begin == 0:
                 sending = [self._begin(given, _BODY, self._send) for given in self._cut(bodies)]
-            self._wait(receiving, end)
+            self._wait(receiving)
             for peer, piece in room.items():
                 pieces[peer].append(piece)
         return {peer: _joined(pieces.pop(peer)) for peer in self._others}, sending
@@ -265,7 +264,10 @@ class Gloo:
                 self._lose(peer, error)
         return works
 
-    def _wait(self, works: Dict[int, Any], end: float) -> None:
+    def _wait(self, works: Dict[int, Any]) -> None:
+        """Waits for what was begun together, piece after piece: a message may take long, and a rank is silent where no
+        piece comes or goes in time."""
+        end = time.monotonic() + self.timeout
         for peer, work in works.items():
             # Gloo counts whole milliseconds, and would else come back before the end.
             left = max(1, math.ceil(1000 * (end - time.monotonic())))

@@ -181,8 +181,8 @@ def compress(
 
     `scheme` and `settings` are those of `gradwire.torch.State` but `parameters`, `process_group` and
     `scaler`. Each unit of `fully_shard` is exchanged by itself, as soon as the backward pass has its
-    gradients. A residual is of whole parameters: it takes the memory that `fully_shard` saves, four bytes
-    an element. Call it before the first backward pass.
+    gradients. A residual is of whole parameters: with it a rank keeps twelve bytes an element, and without error
+    feedback four, of the memory that `fully_shard` saves. Call it before the first backward pass.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -232,6 +232,11 @@ def compress(
                 f"module `{name}` is divided over the ranks {ranks}, and module `{first}` over {ranks_of(group)}; "
                 "give all of `fully_shard` the same mesh"
             )
+    if settings.get("clip_norm") and len(layouts) > 1:
+        raise SettingError(
+            "clip_norm needs the norm of the whole gradient, and each unit of `fully_shard` is exchanged by itself; leave it "
+            "out, or give `fully_shard` the model alone"
+        )
     _alone(scheme, settings, [one for layout in layouts.values() for one in layout])
     rules = settings.pop("rules", None) or []
     if isinstance(timeout, timedelta):

@@ -100,7 +100,7 @@ class _Ranks:
         self._places: Dict[str, slice] = {}
         # Where they lie in saved states: in order of name.
         self._saved_places: Dict[str, slice] = {}
-        self._flat = torch.empty(0, device="cpu")
+        self._flat = torch.empty(0, dtype=torch.float32, device="cpu")
         self._view: "numpy.ndarray[Any, Any]" = self._flat.numpy()
         self._saved: Optional[Dict[str, Any]] = None
         self._failure: Optional[BaseException] = None
@@ -873,6 +873,7 @@ class Averager(_Ranks):
         tensors = {name: _local(one) for name, one in parameters.items()}
         shapes = {name: list(one.shape) for name, one in tensors.items()}
         if self._exchange is None:
+            _check_clipping(self._settings, parameters)
             self._build(shapes, pinned=any(one.is_cuda for one in tensors.values()))
         assert self._exchange is not None
         if shapes != self._shapes:
@@ -1040,6 +1041,7 @@ class DiLoCo:
             scheme, rule["fragments"], process_group=process_group, timeout=timeout, **settings
         )
         self._rest, self._rest_bytes = Averager("dense", transport=self._transport), 0
+        _check_clipping(settings, self._parameters)
         tensors = {name: _local(one.detach()) for name, one in self._parameters.items()}
         for name, one in tensors.items():
             _check_type(name, one)
@@ -1066,8 +1068,9 @@ class DiLoCo:
         # With a delay: the step of this round in which a mean that is on its way is taken, and what it will have cost.
         self._away: Optional[Tuple[int, "Future[Optional[Traffic]]"]] = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradwire")
-        self._statistics = {
-            f"{name}.{which}": getattr(module, which)
+        # Where batch norm has its statistics: `Module.to` and its like put other tensors there.
+        self._normalised = {
+            f"{name}.{which}": (module, which)
             for name, module in _unwrapped(model).named_modules()
             if isinstance(module, torch.nn.modules.batchnorm._NormBase)
             for which in ("running_mean", "running_var", "num_batches_tracked")
@@ -1084,6 +1087,11 @@ class DiLoCo:
             if not first:
                 tensor.copy_(torch.from_numpy(given[0].copy()).view(tensor.dtype).view(tensor.shape))
         self._put(self._outer, self._parameters)
+
+    @property
+    def _statistics(self) -> Dict[str, torch.Tensor]:
+        """Batch norm's means and variances, and how many batches they are of, by name."""
+        return {name: getattr(module, which) for name, (module, which) in self._normalised.items()}
 
     @property
     def rank(self) -> int:
@@ -1289,7 +1297,7 @@ class DiLoCo:
             self._away[1].exception()  # What comes of it is dropped.
             self._away = None
         self._ranks.load_state_dict(saved)
-        self._optimizer.load_state_dict(saved["optimizer"])
+        self._optimizer.load_state_dict(_on_host(saved["optimizer"]))
         self._done, self._taken = saved["done"], saved.get("taken", 0)
         self._rounds, self._reduced = saved.get("rounds", saved["step"]), False
         for name, one in self._statistics.items():
@@ -1472,10 +1480,10 @@ def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[s
 
 
 def _on_host(saved: Any) -> Any:
-    """The same, its tensors in ordinary memory: whoever reads them may have other devices. NumPy's numbers, as a schedule may
+    """A copy, its tensors in ordinary memory: whoever reads them may have other devices, and training goes on in the others. NumPy's numbers, as a schedule may
     leave, become Python's: `torch.load(weights_only=True)` reads no others."""
     if isinstance(saved, torch.Tensor):
-        return saved.detach().cpu()
+        return saved.detach().to("cpu", copy=True)
     if isinstance(saved, numpy.generic):
         return saved.item()
     if isinstance(saved, dict):
@@ -1534,6 +1542,15 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return to_local() if to_local is not None else tensor
 
 
+def _check_clipping(settings: Mapping[str, Any], parameters: Mapping[str, torch.Tensor]) -> None:
+    """Refuses a limit on a norm of which a rank knows a part: that of parameters that are divided over ranks."""
+    divided = next((name for name, one in parameters.items() if hasattr(one, "to_local")), None)
+    if divided is not None and settings.get("clip_norm"):
+        raise SettingError(
+            f"clip_norm needs the norm of the whole gradient, and this rank has a part of `{divided}`; leave it out"
+        )
+
+
 def _plain(module: Any) -> Any:
     """What `torch.compile` was given, or the module itself."""
     while isinstance(module, torch.nn.Module) and hasattr(module, "_orig_mod"):
@@ -1586,6 +1603,11 @@ class Checkpoint:
     """
 
     def __init__(self, state: Any, folder: Union[str, "os.PathLike[str]", None] = None) -> None:
+        if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
+            raise SettingError(
+                f"Checkpoint needs PyTorch 2.5 or newer, and this is {torch.__version__}: before, a checkpoint has what is no "
+                "tensor of the first rank alone; use gather_state"
+            )
         self._state = state
         self._folder = folder
 
