@@ -1,6 +1,6 @@
 //! What the command line changes in a recipe, whatever the command.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use gradwire::recipe::{self, Source};
 use gradwire_models as models;
@@ -80,8 +80,16 @@ impl Changes {
 /// Puts the data set at `path` into the recipe. If the recipe names data of the same kind, its other settings stay. Where the
 /// recipe's own model cannot read the data, one that can takes its place.
 fn take_data(source: &mut Source, path: &Path) -> Result<()> {
-    let found = gradwire_datasets::look(path)?;
-    eprintln!("{}: {}", path.display(), found.line);
+    let changed = source.sets.iter().any(|set| set.trim_start().starts_with("dataset."));
+    let found = gradwire_datasets::look(path).map_err(|error| match changed {
+        true => anyhow!(
+            "{error}. What --set says of the data set counts after this look: in place of --data write \
+             --dataset '{{ kind = \"…\", … }}'"
+        ),
+        false => error.into(),
+    })?;
+    let before = if changed { "; as it is without what --set says" } else { "" };
+    eprintln!("{}: {}{before}", path.display(), found.line);
     let mut dataset = Value::try_from(&found.config)?;
     let own = source.table()?.remove("dataset");
     if let (Value::Table(new), Some(Value::Table(own))) = (&mut dataset, own)

@@ -119,7 +119,12 @@ fn verify(path: &Path) -> Result<()> {
     }
     let reports = match (gradwire_datasets::verify(path), found) {
         (Ok(reports), _) => reports,
-        (Err(gradwire_datasets::Error::NoDataSet { .. }), Err(error)) => return Err(error.into()),
+        // What a file is not, is for who looked into it to say.
+        (Err(error), Err(looked))
+            if path.is_file() || matches!(error, gradwire_datasets::Error::NoDataSet { .. }) =>
+        {
+            return Err(looked.into());
+        }
         (Err(error), _) => return Err(error.into()),
     };
     for report in &reports {

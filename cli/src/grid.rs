@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// How a grid is run.
 #[derive(Debug, Args)]
 pub(super) struct GridArgs {
-    /// Repeat every run with seeds 1 to N
+    /// Repeat every run with seeds 1 to N; without it 1 to 3, or those of the experiment's scale
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(super) seeds: Option<u64>,
     /// Train with three seeds; then with six, and then with ten, the arms of claims that are still

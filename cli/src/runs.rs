@@ -55,7 +55,7 @@ impl Runs {
             return Ok(());
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
-        let width = Term::stdout().size_checked().map_or(WIDTH, |(_, columns)| columns.into());
+        let width = Term::stdout().size_checked().map_or(usize::MAX, |(_, columns)| columns.into());
         print!("{}", table(&runs, &self.folder, now).fit(width));
         Ok(())
     }
@@ -70,9 +70,6 @@ impl Runs {
             && (self.state.is_empty() || self.state.iter().any(|state| state == run.status.word()))
     }
 }
-
-/// Columns of the table where its width is not known.
-const WIDTH: usize = 80;
 
 /// The runs in `place`, as they stand `now`.
 fn table(runs: &[Glance], place: &Path, now: f64) -> Table {

@@ -351,8 +351,8 @@ fn guessed(
     };
     let Some(label) = label.filter(|_| first.len() > 1) else {
         let problem = format!(
-            "has no column of texts and one of labels; its columns are {}. Name them: dataset = {{ kind = \"table\", \
-             file = …, text = …, label = … }}",
+            "has no column of texts and one of labels; its columns are {}. Name them in place of --data: --dataset '{{ kind = \"table\", \
+             file = \"…\", text = \"…\", label = \"…\" }}'",
             named(first)
         );
         return Err(Error::unfit(file, problem));

@@ -45,6 +45,14 @@ pub struct Location {
 /// # Errors
 /// When it is neither.
 pub fn locate(path: &Path) -> Result<Location> {
+    let folder = path.parent().filter(|place| place.ends_with(FOLDER) && place.is_dir());
+    if let Some(place) = folder.filter(|_| !path.exists() && step_of(path).is_some()) {
+        bail!(
+            "there is no checkpoint {}: a run keeps as many of the last as checkpoint.keep_last says; {} has those that are there",
+            path.display(),
+            place.display()
+        );
+    }
     ensure!(
         path.is_dir(),
         "there is no run at {}: give the folder that `gradwire train` named as the record's",
@@ -109,7 +117,7 @@ pub fn find_newest(disk: &Disk, location: &Location) -> Result<(Checkpoint, Vec<
     if damaged.is_empty() {
         bail!(
             "there is no checkpoint in {}: the run had written none when it ended, or its recipe \
-             says checkpoint.keep_last = 0; start it anew",
+             says checkpoint.keep_last = 0; start it anew (checkpoint.every_steps = 100 writes one every 100 steps)",
             all.display()
         );
     }

@@ -51,10 +51,15 @@ impl Recipe {
         let [rate, same] =
             [before, self].map(|recipe| recipe.optimizer.definition().learning_rate());
         (was != now && rate == same).then(|| {
+            let factor = now as f64 / was as f64;
+            let (rule, factor) = match self.optimizer.about().name {
+                "sgd" => ("for SGD (Goyal et al. 2017) is a rate in proportion, with a warm-up", factor),
+                _ => ("for AdamW (Malladi et al. 2022) is a rate in proportion to the square root", factor.sqrt()),
+            };
             format!(
-                "a step takes {now} samples, and {was} {there}; the learning rate stays at {rate}. The usual rule for \
-                 SGD (Goyal et al. 2017) is a rate in proportion, with a warm-up: optimizer.learning_rate = {}",
-                three_digits(rate * now as f64 / was as f64)
+                "a step takes {now} samples, and {was} {there}; the learning rate stays at {rate}. The usual rule \
+                 {rule}: optimizer.learning_rate = {}",
+                three_digits(rate * factor)
             )
         })
     }

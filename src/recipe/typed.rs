@@ -81,11 +81,17 @@ fn of_another_kind(value: &Value, path: &str, message: &str) -> Option<String> {
     let having = parts.iter().filter(|part| part.keys.iter().any(|of| of.path == key));
     let having: Vec<&str> = having.filter_map(|part| part.name.split('.').nth(1)).collect();
     (!having.is_empty()).then(|| {
+        let own = parts.iter().find(|part| part.name == format!("{path}.{kind}"));
+        let own = own.map(|own| own.keys.iter().filter_map(|key| key.path.rsplit('.').next()).collect::<Vec<_>>());
+        let own = match own {
+            Some(own) if !own.is_empty() => format!("it has {}", own.join(", ")),
+            _ => "it has none".to_string(),
+        };
         let flag = if matches!(path, "scheme" | "model" | "dataset" | "schedule") { "--" } else { "--set " };
         let equals = if flag == "--" { " " } else { ".kind=" };
         format!(
-            "unknown field `{setting}`: {kind} has no such setting; these have: {}. Write one of them in place \
-             of {kind}: {flag}{path}{equals}{}",
+            "unknown field `{setting}`: {kind} has no such setting, {own}. These have: {}. To take one of them in \
+             place of {kind}, write {flag}{path}{equals}{}",
             having.join(", "),
             having.iter().find(|name| **name == "topk").unwrap_or(&having[0])
         )

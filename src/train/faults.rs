@@ -39,6 +39,20 @@ pub enum FaultKind {
     Kill,
 }
 
+impl FaultKind {
+    /// How a clause names it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Panic => "panic",
+            Self::Stall(_) => "stall",
+            Self::Corrupt => "corrupt",
+            Self::Nan => "nan",
+            Self::Flip => "flip",
+            Self::Kill => "kill",
+        }
+    }
+}
+
 /// One fault: what, to whom, when.
 #[derive(Debug)]
 struct InjectedFault {
@@ -129,21 +143,22 @@ impl Faults {
     pub fn check(&self, workers: usize, last_step: u64, sends: impl Fn(u64) -> bool) -> Result<()> {
         for fault in &self.faults {
             let InjectedFault { kind, worker, step, .. } = fault;
+            let name = kind.name();
             ensure!(
                 *worker < workers,
-                "injected fault {kind:?}: there is no worker {worker} of {workers}; they count from 0"
+                "injected fault `{name}`: there is no worker {worker} of {workers}; they count from 0"
             );
             ensure!(
                 *step <= last_step,
-                "injected fault {kind:?}: step {step} is beyond the run's last, {last_step}"
+                "injected fault `{name}`: step {step} is beyond the run's last, {last_step}"
             );
             ensure!(
                 *kind != FaultKind::Corrupt || workers > 1,
-                "injected fault {kind:?}: a single worker sends no messages"
+                "injected fault `{name}`: a single worker sends no messages"
             );
             ensure!(
                 *kind != FaultKind::Corrupt || sends(*step),
-                "injected fault {kind:?}: in step {step}, within a round of local steps, no message is sent"
+                "injected fault `{name}`: in step {step}, within a round of local steps, no message is sent"
             );
         }
         Ok(())

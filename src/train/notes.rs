@@ -1,6 +1,7 @@
 //! Warnings before the first step: what a recipe asks for and the data or the machine do not give.
 
 use crate::recipe::Recipe;
+use crate::text::three_digits;
 use crate::train::memory;
 use crate::train::parts::Parts;
 use crate::train::session::Session;
@@ -55,8 +56,8 @@ fn slow_start(recipe: &Recipe, steps_per_epoch: u64, steps: u64) -> Option<Strin
         };
         format!(
             "schedule.warmup = {epochs} (epochs of {steps_per_epoch} steps) takes {taken} steps of the run, in \
-             which the learning rate only rises; write schedule.warmup = {:.2} for a tenth of the run",
-            0.1 * steps / steps_per_epoch as f64
+             which the learning rate only rises; write schedule.warmup = {} for a tenth of the run",
+            three_digits(0.1 * steps / steps_per_epoch as f64)
         )
     })
 }
