@@ -90,7 +90,7 @@ impl Worker {
         let (batch, epoch) = (loaded.batch, loaded.epoch);
         let inspected = self.is_inspected(step);
         let local_step = self.session.steps.is_local(step);
-        // The mean of weights after one step each weighs samples as the mean of gradients does.
+        // The mean of weights after one step each, by plain SGD, weighs samples as the mean of gradients does.
         let alone = local_step && !self.session.steps.in_rounds_of_one();
         self.gradient.begin(step, alone, batch.len(), loaded.global_samples, inspected);
         // An embedding table is updated lazily: the rows that this batch reads have to be what they would be by now.

@@ -74,7 +74,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ),
         (
             "train --set average.kind=none --set average.decay=0.9",
-            "none has no such setting; these have: ema, lookahead",
+            "none has no such setting, it has none. These have: ema, lookahead",
         ),
         (
             "train --set train.batch=6148914691236517206 --set train.accumulate=3",

@@ -187,17 +187,7 @@ impl Recipe {
              outer.fragments or outer.delay; write average.kind = \"ema\", or neither of them"
                 .into()
         })?;
-        let averaged = self.is_local() && self.local.state == InnerState::Averaged;
-        let around = !matches!(
-            self.exchange.topology,
-            exchange::Topology::Allgather | exchange::Topology::Sharded
-        );
-        refuse(averaged && around, || {
-            "local.state = \"averaged\" goes from every rank to all, past a server and past groups; write \
-             local.state = \"own\", or exchange.topology = \"allgather\" or \"sharded\""
-                .into()
-        })?;
-        refuse(outer.delay > 0 && averaged, || {
+        refuse(outer.delay > 0 && self.local.state == InnerState::Averaged, || {
             "local.state = \"averaged\" waits for the ranks, and outer.delay does not; write local.state = \
              \"own\", or outer.delay = 0"
                 .into()
@@ -238,6 +228,15 @@ impl Recipe {
                 "optimizer.kind = \"{name}\" exchanges its momentum at every step, and local steps exchange weights; \
                  write optimizer.kind = \"adamw\", or local.steps = 1 and no outer optimizer"
             )
+        })?;
+        let around = !matches!(
+            self.exchange.topology,
+            exchange::Topology::Allgather | exchange::Topology::Sharded
+        );
+        refuse(self.is_local() && self.local.state == InnerState::Averaged && around, || {
+            "local.state = \"averaged\" goes from every rank to all, past a server and past groups; write \
+             local.state = \"own\", or exchange.topology = \"allgather\" or \"sharded\""
+                .into()
         })?;
         let correction = policy.momentum();
         let followed = optimizer.follows_correction();

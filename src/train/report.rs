@@ -70,8 +70,7 @@ impl RankStep {
         const LARGEST: f64 = 1e60;
         const MOST: u64 = 1 << 48;
         let Self { rank, step, score, traffic, .. } = self;
-        let sizes =
-            [self.gradient_norm, self.learning_rate, self.seconds, self.exposed, score.loss];
+        let sizes = [self.learning_rate, self.seconds, self.exposed, score.loss];
         let mut numbers = sizes.into_iter().chain(self.phases.seconds());
         let bytes = [traffic.wire_bytes, traffic.downlink_bytes, traffic.local_bytes];
         let counts = [*step, score.correct, score.samples, score.top5.unwrap_or(0)];

@@ -229,9 +229,9 @@ impl Experiment {
                 bail!("{name} is a recipe, not an experiment: gradwire train {name}");
             }
             let near = nearest(name, &names);
-            let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let near = near.map_or_else(|| ".".into(), |near| format!("; did you mean `{near}`?"));
             bail!(
-                "there is no experiment {name:?}{near}. Built in are {}; a file is named with its .toml",
+                "there is no experiment {name:?}{near} Built in are {}; a file is named with its .toml",
                 names.join(", ")
             );
         }

@@ -133,8 +133,7 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
             at(&recipe, &["record", "name"]).and_then(Value::as_str).map(String::from)
         });
         // What was set aside when the run began again does not answer to its name.
-        let aside = || run.to_string_lossy().contains("-cut-off-");
-        run.ends_with(word) || (name.as_deref() == Some(word) && !aside())
+        run.ends_with(word) || (name.as_deref() == Some(word) && !is_set_aside(run))
     };
     let mut found: Vec<&PathBuf> = runs.iter().filter(is_called).collect();
     found.sort_by(newest);
@@ -154,6 +153,13 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
             )
         }
     }
+}
+
+/// Whether this is the folder of a run that was cut off and begun again beside it.
+fn is_set_aside(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let number = name.rsplit_once("-cut-off-").map_or("", |(_, number)| number);
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Bytes beyond which no record's first line goes.

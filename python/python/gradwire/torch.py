@@ -1544,7 +1544,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 def _check_clipping(settings: Mapping[str, Any], parameters: Mapping[str, torch.Tensor]) -> None:
     """Refuses a limit on a norm of which a rank knows a part: that of parameters that are divided over ranks."""
-    divided = next((name for name, one in parameters.items() if hasattr(one, "to_local")), None)
+    divided = next((name for name, one in parameters.items() if _local(one).numel() != one.numel()), None)
     if divided is not None and settings.get("clip_norm"):
         raise SettingError(
             f"clip_norm needs the norm of the whole gradient, and this rank has a part of `{divided}`; leave it out"

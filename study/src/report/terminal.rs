@@ -26,7 +26,7 @@ pub fn verdicts(results: &Results) -> String {
         Some((arm, question)) if results.is_own_question() => (question.into(), arm.into()),
         _ => (String::new(), verdict.claim.clone()),
     };
-    let mut rows: Vec<(String, Vec<String>, [String; 3], &str)> = Vec::new();
+    let mut rows: Vec<(String, Vec<String>, [String; 3], Reason<'_>)> = Vec::new();
     for verdict in &results.verdicts {
         let (question, name) = split(verdict);
         let ruling = results.in_words(verdict.ruling).trim_end_matches(" at this scale");
@@ -38,9 +38,11 @@ pub fn verdicts(results: &Results) -> String {
         let ruling = ruling.to_uppercase() + &more.unwrap_or_default();
         let cells = [ruling, or_none(measured), words::bounds(verdict)];
         let no_answer = results.is_own_question() && verdict.ruling == Ruling::NotTestable;
-        let unanswered = verdict.measured.is_none() || no_answer;
-        let why = if unanswered { verdict.why.as_str() } else { "" };
-        let same = |row: &&mut (String, Vec<String>, [String; 3], &str)| {
+        let why = match no_answer {
+            true => Some(("an answer", verdict.why.as_str())),
+            false => verdict.measured.is_none().then_some(("a number", verdict.why.as_str())),
+        };
+        let same = |row: &&mut (String, Vec<String>, [String; 3], Reason<'_>)| {
             !question.is_empty() && row.0 == question && row.2 == cells && row.3 == why
         };
         match rows.iter_mut().find(same) {
@@ -65,14 +67,14 @@ pub fn verdicts(results: &Results) -> String {
         }
         text += &table.fit(WIDEST);
     }
-    let without = if results.is_own_question() { "an answer" } else { "a number" };
-    for (why, count) in words::counted(rows.iter().map(|row| row.3)) {
-        if !why.is_empty() {
-            text += &format!("{count} without {without}: {why}\n");
-        }
+    for ((without, why), count) in words::counted(rows.iter().filter_map(|row| row.3)) {
+        text += &format!("{count} without {without}: {why}\n");
     }
     text
 }
+
+/// What a row is without, and why.
+type Reason<'a> = Option<(&'static str, &'a str)>;
 
 /// How wide a claim, its verdict, what was measured and what counts are: they go on in the next line.
 const WIDTHS: [usize; 4] = [24, 14, 24, 12];
