@@ -191,6 +191,13 @@ impl Grid {
                     }
                     let run = planner.run((task, arm, seed), wanted, size);
                     let Err(error) = run.map(|run| runs.push(run)) else { continue };
+                    let is_asked = |arm| {
+                        setting.trains(task, arm) && is_selected(&selection.only, &tasks, task, arm)
+                    };
+                    // A task that is neither asked for nor has runs needs no data here.
+                    if !out.join(task_name).exists() && !arms.iter().any(is_asked) {
+                        continue;
+                    }
                     let cause = error.root_cause().to_string();
                     let same = |other: &&mut (Vec<&str>, anyhow::Error)| {
                         other.1.root_cause().to_string() == cause
@@ -399,6 +406,26 @@ mod tests {
         let told = told.unwrap_err().to_string();
         assert!(told.contains("cifar10-resnet20, cifar10-vgg16: cifar10 is partial"), "{told}");
         assert!(told.contains("ag-news-bilstm, ag-news-textcnn: ag-news is partial"), "{told}");
+    }
+
+    #[test]
+    fn a_task_that_is_not_asked_for_needs_no_data() {
+        let (_, experiment) = Experiment::load("sidco").unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let plan = |names: &[&str]| {
+            let mut size = |recipe: &Recipe| match recipe.dataset.name() {
+                "cifar10" => Ok(Size { samples: [50_000, 10_000], data: Vec::new() }),
+                name => bail!("{name} is partial"),
+            };
+            Grid::plan_with(&experiment, &"standard".into(), &only(names), out.path(), &mut size)
+        };
+        let grid = plan(&["cifar10-resnet20"]).unwrap();
+        assert!(grid.wanted().all(|run| run.task == "cifar10-resnet20"));
+        let missing = |names| plan(names).unwrap_err().to_string().contains("ag-news-textcnn");
+        assert!(missing(&["ag-news-textcnn"]));
+        // Of runs that are there the results go on telling.
+        std::fs::create_dir(out.path().join("ag-news-textcnn")).unwrap();
+        assert!(missing(&["cifar10-resnet20"]));
     }
 
     #[test]
