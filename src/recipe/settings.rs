@@ -294,6 +294,11 @@ impl Recipe {
         !self.is_local() || self.local.after > 0
     }
 
+    /// The momentum that what an exchange brings meets: the outer optimizer's in rounds, else that of the optimizer, `inner`.
+    pub fn momentum_behind_exchange(&self, inner: f64) -> f64 {
+        if self.is_local() { self.outer.map_or(0.0, |outer| outer.momentum) } else { inner }
+    }
+
     /// Samples per rank and update.
     pub fn local_batch(&self) -> usize {
         self.train.batch * self.train.accumulate

@@ -1,6 +1,7 @@
 //! Warnings before the first step: what a recipe asks for and the data or the machine do not give.
 
 use crate::recipe::Recipe;
+use crate::recipe::local::Local;
 use crate::text::three_digits;
 use crate::train::memory;
 use crate::train::parts::Parts;
@@ -15,7 +16,8 @@ pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Re
     let slow = slow_start(recipe, session.steps.steps_per_epoch, session.steps.last_step);
     let twice = twice(&session.parts(), recipe);
     let never = uncompressed(recipe, session.steps.last_step);
-    let all = [altered(session), cut(recipe, samples), slow, never, single, twice, scarce];
+    let idle = no_round(recipe, session.steps.last_step);
+    let all = [altered(session), cut(recipe, samples), slow, never, idle, single, twice, scarce];
     Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())
 }
 
@@ -74,12 +76,29 @@ fn uncompressed(recipe: &Recipe, steps: u64) -> Option<String> {
     ))
 }
 
+/// About settings of local steps in a run that has none.
+fn no_round(recipe: &Recipe, steps: u64) -> Option<String> {
+    let local = recipe.local;
+    if recipe.is_local() {
+        return (local.after >= steps).then(|| {
+            format!(
+                "local.after = {} lets all {steps} steps of the run exchange gradients, so that no step is local; write \
+                 local.after = {} for half of the run",
+                local.after,
+                steps / 2
+            )
+        });
+    }
+    (local != Local::default()).then(|| {
+        "with local.steps = 1 the ranks exchange gradients at every step, and no other setting of `local` changes \
+         anything; write local.steps = 16 for rounds of 16 steps, or outer = {} to exchange weights at every step"
+            .into()
+    })
+}
+
 /// About a momentum on top of that of a scheme whose residual is one.
 fn twice(parts: &Parts<'_>, recipe: &Recipe) -> Option<String> {
-    let momentum = match (recipe.is_local(), recipe.outer) {
-        (true, outer) => outer.map_or(0.0, |outer| outer.momentum),
-        (false, _) => parts.optimizer.momentum(),
-    };
+    let momentum = recipe.momentum_behind_exchange(parts.optimizer.momentum());
     let own = parts.scheme.default_policy().feedback.is_some();
     (own && momentum > 0.0).then(|| {
         format!(
@@ -136,6 +155,13 @@ mod tests {
         );
         let onebit = recipe(&["scheme=onebit", "optimizer={kind='onebit-adam'}"]);
         assert!(uncompressed(&onebit, 9).unwrap().starts_with("optimizer.warmup_steps = 100"));
+
+        let late = recipe(&["local={steps=4,after=50}"]);
+        assert_eq!(no_round(&late, 51), None);
+        assert!(no_round(&late, 50).unwrap().contains("all 50 steps"));
+        assert!(no_round(&recipe(&["local.after=5"]), 50).unwrap().contains("local.steps = 16"));
+        let weights = recipe(&["local.state=averaged", "outer={}"]);
+        assert_eq!([no_round(&weights, 50), no_round(&recipe(&[]), 50)], [None, None]);
 
         let few = recipe(&["scheme.ratio=1e-6"]);
         assert_eq!(single(&few, 2_000_000), None);

@@ -292,6 +292,11 @@ fn another_global_batch_at_the_same_rate_is_noted() {
     assert!(said.contains("512 samples") && said.contains("128 in the recipe"), "{said}");
     assert!(said.ends_with("optimizer.learning_rate = 0.4"), "{said}");
     assert!(note(&["train.accumulate=4"]).unwrap().ends_with("= 0.4"));
+    for kind in ["kind='adamw'", "kind='sgd',sign=true,momentum=0,nesterov=false"] {
+        let optimizer = format!("optimizer={{{kind},learning_rate=0.1}}");
+        let said = note(&["workers=8", &optimizer]).unwrap();
+        assert!(said.ends_with("the square root: optimizer.learning_rate = 0.2"), "{said}");
+    }
     assert_eq!(note(&["workers=4", "train.batch=32"]), None);
     assert_eq!(note(&["workers=8", "optimizer.learning_rate=0.4"]), None);
 }

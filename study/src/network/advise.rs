@@ -354,7 +354,8 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
     let sum = |of: fn(&MeasuredLeg) -> f64| legs.iter().map(of).sum::<f64>();
     let error = mean(&|traffic| traffic.gauge("compression_error").unwrap_or(0.0));
     let risk = Risk::new(error, scheme.feedback(), scheme.properties().law, recipe.workers);
-    let accelerates = scheme.feedback() && recipe.optimizer.definition().momentum() > 0.0;
+    let momentum = recipe.momentum_behind_exchange(recipe.optimizer.definition().momentum());
+    let accelerates = scheme.feedback() && momentum > 0.0;
     Ok(SchemeCost {
         scheme: in_words(scheme),
         name: scheme.about().name,
@@ -372,7 +373,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
 }
 
 /// Whether it chooses less than half of the elements without looking at the gradient: then all of them come late, large
-/// ones too, and what has gathered comes at once. An optimizer's momentum makes more of each such lump, and training
+/// ones too, and what has gathered comes at once. A momentum behind the exchange makes more of each such lump, and training
 /// does not get off the ground: ResNet-20 on CIFAR-10 with random-k of 10 % (4 workers, 200 steps, momentum 0.9).
 fn is_blind(scheme: &SchemeConfig) -> bool {
     const LENGTH: usize = 4096;
