@@ -1,6 +1,5 @@
 //! From files, flags and `--set` to a typed [`Recipe`].
 
-use super::optimizer;
 use super::schema::{CHOSEN_BY_NAME, SCHEMA, all_that_is_missing};
 use super::settings::Recipe;
 use super::typed::{check_bounds, did_you_mean, typed};
@@ -53,10 +52,11 @@ impl Recipe {
             [before, self].map(|recipe| recipe.optimizer.definition().learning_rate());
         (was != now && rate == same).then(|| {
             let factor = now as f64 / was as f64;
-            let (rule, factor) = match &self.optimizer {
-                optimizer::Config::Sgd(sgd) if !sgd.sign => ("for SGD (Goyal et al. 2017) is a rate in proportion, with a warm-up", factor),
-                // Signs are AdamW's step without its means.
-                _ => ("for AdamW (Malladi et al. 2022) is a rate in proportion to the square root", factor.sqrt()),
+            let (rule, factor) = match self.optimizer.definition().follows_magnitude() {
+                true => ("for SGD (Goyal et al. 2017) is a rate in proportion, with a warm-up", factor),
+                false => {
+                    ("for AdamW (Malladi et al. 2022) is a rate in proportion to the square root", factor.sqrt())
+                }
             };
             format!(
                 "a step takes {now} samples, and {was} {there}; the learning rate stays at {rate}. The usual rule \

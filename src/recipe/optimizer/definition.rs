@@ -27,6 +27,12 @@ pub trait Definition {
         0.0
     }
 
+    /// Whether a step is as long as the gradient: not AdamW's, nor one of signs. The usual rate for another global batch
+    /// is in proportion to the batch then, and else to its square root.
+    fn follows_magnitude(&self) -> bool {
+        false
+    }
+
     /// Checks what bounds of single numbers, which the schema has, do not say. All is fine unless the optimizer says otherwise.
     ///
     /// # Errors

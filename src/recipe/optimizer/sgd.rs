@@ -57,6 +57,10 @@ impl Definition for Sgd {
         self.momentum
     }
 
+    fn follows_magnitude(&self) -> bool {
+        !self.sign
+    }
+
     fn validate(&self) -> Result<(), String> {
         if self.sign && self.momentum > 0.0 {
             return Err(format!(
