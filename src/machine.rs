@@ -84,9 +84,15 @@ pub fn system() -> String {
     }
 }
 
-/// The processor's name, or the architecture where the system does not tell.
+/// The processor's name, with the numbers of its family and model, for names are shared by several; or the architecture
+/// where the system does not tell.
 pub fn processor() -> String {
-    value_in("/proc/cpuinfo", "model name", ':').unwrap_or_else(|| std::env::consts::ARCH.into())
+    let told = |key| value_in("/proc/cpuinfo", key, ':');
+    let name = told("model name").unwrap_or_else(|| std::env::consts::ARCH.into());
+    match (told("cpu family"), told("model")) {
+        (Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+        _ => name,
+    }
 }
 
 /// What Linux tells of this process under `key`.

@@ -268,9 +268,10 @@ fn a_full_disk_is_told() {
     assert!(error.contains("storage") && error.contains("--out"), "{error}");
 
     let program = Program::new();
+    // Which file is the second depends on how fast the run is: a checkpoint, or the best model.
     let (code, error) = injected(&program, "disk-full:sync-file=2", &[]);
     assert_eq!(code, Some(0), "{error}");
-    assert!(error.contains("could not be") && error.contains("training goes on"), "{error}");
+    assert!(error.contains("no storage space") && error.contains("training goes on"), "{error}");
     UNDISTURBED.is_of(&program.quick_run(), "a full disk");
 }
 

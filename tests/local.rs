@@ -235,6 +235,10 @@ fn what_local_steps_do_not_go_with_is_refused() {
             "write policy.momentum_correction = 0, or local.after = 0",
         ),
         (
+            "policy.clip_norm=1 local.steps=8 local.after=20",
+            "write train.clip_norm = 1, which clips every rank's own gradient, or local.after = 0",
+        ),
+        (
             "scheme=topk policy.momentum_correction=0 policy.feedback={efsgdm=0.1} local.steps=8 local.after=20",
             "write optimizer.momentum = 0",
         ),

@@ -176,7 +176,8 @@ mod tests {
     use super::*;
     use crate::checkpoint::Manifest;
     use gradwire_exchange::{
-        Collective, Exchange, FeedbackRule, Layout, Policy, Scheme, SchemeConfig, State, mesh,
+        Collective, Exchange, FeedbackRule, Layout, Policy, Scheme, SchemeConfig, State, Topology,
+        Wiring, mesh,
     };
     use std::ops::RangeInclusive;
     use std::time::Duration;
@@ -256,7 +257,7 @@ mod tests {
     /// Some steps of each rank's exchange, taken up from `states` if there are any; the mean of each
     /// step, and the states after them. Without `gradients` every gradient is zero.
     fn exchanged(
-        scheme: &SchemeConfig,
+        (scheme, topology): (&SchemeConfig, Topology),
         policy: &Policy,
         states: &[State],
         ranks: usize,
@@ -267,7 +268,9 @@ mod tests {
         let on_rank = |(rank, end): (usize, Box<dyn Collective>)| {
             let layout =
                 Layout::new([("b".to_string(), LENGTH - 500), ("w".to_string(), 500)]).unwrap();
-            let mut exchange = Exchange::new(scheme, policy.clone(), layout, 7, end).unwrap();
+            let wiring = Wiring::from(topology);
+            let mut exchange =
+                Exchange::with(scheme, wiring, policy.clone(), layout, 7, end).unwrap();
             if let Some(state) = states.get(rank) {
                 exchange.restore(state).unwrap();
             }
@@ -314,7 +317,10 @@ mod tests {
     fn what_was_not_sent_does_to_the_weights_what_it_would_have_done() {
         let (mut cases, mut pending) = (0, 0);
         let fed_back = SchemeConfig::specimens().into_iter().filter(|scheme| scheme.feedback());
-        let rules = [FeedbackRule::Efsgdm(0.25), FeedbackRule::Momentum(0.75)];
+        let rules =
+            [FeedbackRule::Efsgdm(0.25), FeedbackRule::Momentum(0.75), FeedbackRule::Decay(0.75)];
+        let one_level = [(8, 1), (4, 3), (3, 4), (1, 5)].map(|ranks| (Topology::Allgather, ranks));
+        let two_levels = [(8, 2), (4, 6)].map(|ranks| (Topology::TwoLevel { group: 2 }, ranks));
         let forms = [(0.0, None), (0.9, None)];
         let forms = forms.into_iter().chain(rules.map(|rule| (0.0, Some(rule))));
         for (scheme, (momentum, feedback)) in
@@ -326,14 +332,16 @@ mod tests {
                 continue;
             }
             let all_sent = Policy { warmup_steps: Some(1000), ..policy.clone() };
-            for (old, new) in [(8, 1), (4, 3), (3, 4), (1, 5)] {
-                let (_, states) = exchanged(&scheme, &policy, &[], old, (1..=4, true));
+            for (topology, (old, new)) in one_level.into_iter().chain(two_levels) {
+                let with = (&scheme, topology);
+                let (_, states) = exchanged(with, &policy, &[], old, (1..=4, true));
                 let moved = resharded(&states, new);
-                let case = format!("{old} → {new}, momentum {momentum}, {feedback:?}, {scheme:?}");
+                let case =
+                    format!("{topology}, {old} → {new}, {momentum}, {feedback:?}, {scheme:?}");
                 let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-5, "{case}: {a} {b}");
                 // Everything at once, and what momentum makes of it in the steps after.
-                let (before, _) = exchanged(&scheme, &all_sent, &states, old, (5..=7, false));
-                let (after, _) = exchanged(&scheme, &all_sent, &moved, new, (5..=7, false));
+                let (before, _) = exchanged(with, &all_sent, &states, old, (5..=7, false));
+                let (after, _) = exchanged(with, &all_sent, &moved, new, (5..=7, false));
                 let both = before.iter().flatten().zip(after.iter().flatten());
                 both.for_each(|(was, is)| near(f64::from(*was), f64::from(*is)));
                 cases += 1;
@@ -343,7 +351,7 @@ mod tests {
                     continue;
                 }
                 // Step by step: what has been sent since and what has not are together what was not.
-                let (sent, left) = exchanged(&scheme, &policy, &moved, new, (5..=8, false));
+                let (sent, left) = exchanged(with, &policy, &moved, new, (5..=8, false));
                 let due = means(&states, residual);
                 for (i, left) in means(&left, residual).into_iter().enumerate() {
                     let sent: f64 = sent.iter().map(|mean| f64::from(mean[i])).sum();

@@ -126,6 +126,14 @@ impl Recipe {
                 self.local.after
             )
         })?;
+        let clip = policy.clip_norm.unwrap_or(0.0);
+        refuse(clip > 0.0 && self.is_local() && self.exchanges_gradients(), || {
+            format!(
+                "policy.clip_norm = {clip} would clip gradients up to step local.after = {}, and then how far ranks have \
+                 come; write train.clip_norm = {clip}, which clips every rank's own gradient, or local.after = 0",
+                self.local.after
+            )
+        })?;
         let outer = self.outer.map_or(0.0, |outer| outer.momentum);
         let momenta = [
             ("optimizer", self.optimizer.definition().momentum(), self.exchanges_gradients()),
@@ -154,23 +162,33 @@ impl Recipe {
         self.check_outer(&policy)
     }
 
-    /// Refuses what does not go with local steps or the outer optimizer.
-    fn check_outer(&self, policy: &exchange::Policy) -> anyhow::Result<()> {
+    /// Refuses a scheme without magnitudes, which may be a program's own, beside an outer optimizer that goes far.
+    fn check_magnitudes(
+        &self,
+        policy: &exchange::Policy,
+        scheme: &dyn Scheme,
+    ) -> anyhow::Result<()> {
         let outer = self.outer.unwrap_or_default();
         let far = self.is_local()
             && (outer.momentum > 0.0 || outer.learning_rate > LARGEST_WITHOUT_MAGNITUDE);
-        let unfit = policy.schemes(&self.scheme).find(|one| far && has_no_magnitude(*one));
+        let unfit = policy.schemes(scheme).find(|one| far && has_no_magnitude(*one));
         refuse(unfit.is_some(), || {
             format!(
                 "what scheme {} sends has no magnitude: with outer.learning_rate = {} and outer.momentum = {} every round \
                  moves a weight as far as any other, however far ranks have come. Write outer.momentum = 0 and a small \
                  outer.learning_rate, such as 0.001 (at most {LARGEST_WITHOUT_MAGNITUDE}), or a scheme that sends \
                  magnitudes (signsgd with magnitude = \"mean\")",
-                unfit.unwrap_or(&self.scheme).about().name,
+                unfit.unwrap_or(scheme).about().name,
                 outer.learning_rate,
                 outer.momentum
             )
-        })?;
+        })
+    }
+
+    /// Refuses what does not go with local steps or the outer optimizer.
+    fn check_outer(&self, policy: &exchange::Policy) -> anyhow::Result<()> {
+        self.check_magnitudes(policy, &self.scheme)?;
+        let outer = self.outer.unwrap_or_default();
         let several = outer.fragments > 1;
         refuse(several && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
             "outer.fragments sends one part of the progress at a time, and policy.clip_norm needs the norm of all \
@@ -213,6 +231,7 @@ impl Recipe {
         optimizer: &dyn optimizer::Definition,
         scheme: &dyn Scheme,
     ) -> anyhow::Result<()> {
+        self.check_magnitudes(policy, scheme)?;
         let (needed, name) = (optimizer.policy(), optimizer.about().name);
         refuse(needed.clone().or(policy.clone()) != *policy, || {
             let keys = toml::Table::try_from(&needed).unwrap_or_default().into_iter();

@@ -1,5 +1,6 @@
 //! Claims: what a paper says, as a measure, a comparison and bounds.
 
+use crate::measured::INFINITE;
 use crate::results::{ClaimKind, Unit};
 use crate::scale::Scale;
 use anyhow::{Context, Result, ensure};
@@ -25,6 +26,9 @@ pub struct Sentence {
     pub name: String,
     /// What it says.
     pub says: String,
+    /// The sentence whose claims test this one, too, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub like: Option<String>,
     /// Why no claim tests it, or what of it none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub untested: Option<String>,
@@ -61,7 +65,8 @@ pub struct Claim {
     pub measure: Measure,
     /// The gauge, for `measure = "gauge"`.
     pub gauge: Option<String>,
-    /// The link, for times on the one that the source names. Without it they are asked on every link of the runs.
+    /// The link, for times on the one that the source names. Without it they are asked on every link of the runs,
+    /// and on one of infinite bandwidth.
     pub link: Option<String>,
     /// How both are compared.
     #[serde(default)]
@@ -178,10 +183,10 @@ impl Claim {
         }
         ensure!(
             match &self.link {
-                Some(link) => links.contains(link),
+                Some(link) => links.contains(link) || (link == INFINITE && !links.is_empty()),
                 None => !self.measure.needs_link() || !links.is_empty(),
             },
-            "`link` must be one of the experiment's `links`: {}",
+            "`link` must be one of the experiment's `links`: {}, or {INFINITE:?}",
             links.join(", ")
         );
         ensure!(

@@ -74,7 +74,10 @@ fn line(words: &str, results: &[Results], is_counted: impl Fn(&Verdict) -> bool)
 /// The sentences of an experiment's abstract and the verdicts on each, as lines of a Markdown table.
 pub fn sentences(experiment: &Experiment, results: &Results) -> String {
     let line = |sentence: &Sentence| {
-        let is_about = |verdict: &&Verdict| verdict.sentence.as_ref() == Some(&sentence.name);
+        let names = [Some(&sentence.name), sentence.like.as_ref()];
+        let is_about = |verdict: &&Verdict| {
+            verdict.sentence.is_some() && names.contains(&verdict.sentence.as_ref())
+        };
         let verdict = |of: &Verdict| {
             let links = of.by_link.as_ref().map_or_else(String::new, |on| format!(" ({on})"));
             format!("*{}*{links}: {}", results.in_words(of.ruling), of.claim.replace('|', "\\|"))

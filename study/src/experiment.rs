@@ -357,9 +357,16 @@ impl Experiment {
     /// is there.
     fn validate_sentences(&self) -> Result<()> {
         let tests = |claim: &Claim, name: &String| claim.sentence.as_ref() == Some(name);
-        for Sentence { name, untested, .. } in &self.sentences {
+        for Sentence { name, like, untested, .. } in &self.sentences {
+            let is_tested = |name| self.claims.iter().any(|claim| tests(claim, name));
+            if let Some(like) = like {
+                ensure!(
+                    is_tested(like),
+                    "sentences: {name:?} is like {like:?}, which no claim tests"
+                );
+            }
             ensure!(
-                untested.is_some() || self.claims.iter().any(|claim| tests(claim, name)),
+                untested.is_some() || like.is_some() || is_tested(name),
                 "sentences: {name:?} is tested by no claim: write why in `untested`"
             );
             let same = self.sentences.iter().filter(|other| other.name == *name);
@@ -467,6 +474,7 @@ pub(super) mod tests {
             ),
             (margin, no_worse.to_string(), sentence(""), "\"s\" is tested by no claim"),
             (margin, format!("{no_worse}\nsentence = 'r'"), String::new(), "there is no sentence"),
+            (margin, no_worse.to_string(), sentence("like = 'r'"), "which no claim tests"),
         ] {
             let error = format!("{:#}", with(margin, &claim, &sentence).unwrap_err());
             assert!(error.contains(part), "{part}: {error}");

@@ -18,6 +18,9 @@ use std::path::Path;
 /// The most points of a curve.
 pub const POINTS: usize = 100;
 
+/// The word of a link on which nothing waits: the fast end of all links.
+pub const INFINITE: &str = "infinite bandwidth";
+
 /// Points to each side over which a loss is smoothed.
 const AROUND: usize = 3;
 
@@ -231,6 +234,23 @@ impl Measured {
     /// The run on the link of this word.
     pub fn link(&self, word: &str) -> Option<&OnLink> {
         self.links.iter().find(|on| on.link == word)
+    }
+
+    /// The run on a link on which nothing waits: every step takes what the typical one takes on the fastest link, less
+    /// what that link cost. `None` of a run that was replayed on no link.
+    pub fn without_link(&self) -> Option<OnLink> {
+        let fastest = self.links.iter().max_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth))?;
+        let step_seconds = fastest.step_seconds - fastest.exposed_seconds;
+        let at = |step: u64| step as f64 * step_seconds;
+        Some(OnLink {
+            link: INFINITE.into(),
+            bandwidth: f64::INFINITY,
+            step_seconds,
+            exposed_seconds: 0.0,
+            seconds: at(self.planned_steps),
+            at_losses: self.losses.iter().map(|point| at(point.step)).collect(),
+            at_evaluations: self.evaluations.iter().map(|e| at(e.step)).collect(),
+        })
     }
 
     /// The training loss, a running mean over the points around each: on either side as many at most as lie before

@@ -224,9 +224,9 @@ pub struct Verdict {
     /// Runs that it rests on whose program was built with changes that no commit holds.
     #[serde(default)]
     pub dirty: usize,
-    /// Of a time on a link, the kinds of processor that its runs were made on: times of several are hardly one population.
+    /// Of a time on a link, the kinds of machine that its runs were made on: times of several are hardly one population.
     #[serde(default)]
-    pub processors: usize,
+    pub machines: usize,
     /// What was measured, in words: of what, against what, on which task and link.
     pub measure: String,
     /// How its numbers are written.

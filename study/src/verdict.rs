@@ -7,6 +7,7 @@ mod one_link;
 
 use crate::claim::Claim;
 use crate::experiment::{self, Choice, Experiment};
+use crate::measured::INFINITE;
 use crate::results::{Results, Ruling, Verdict, VerdictPart};
 use crate::scale::Scale;
 use anyhow::Result;
@@ -44,13 +45,14 @@ pub(super) fn judge_by(experiment: &Experiment, scale: &Scale, results: &mut Res
 }
 
 /// The verdict on a claim, with the labels of tasks and of arms. A claim on a time that names no link is asked on every
-/// one that runs were replayed on: it is reproduced, or contradicted, where it is so on all of them, which makes no link
-/// a second chance, depends on the link where it holds on one and the opposite does on another, and is undecided otherwise.
+/// one that runs were replayed on, and on one on which nothing waits, so that it is not the choice of links that decides: it
+/// is reproduced, or contradicted, where it is so on all of them, which makes no link a second chance, depends on the link where it holds on one and the opposite does on another, and is undecided otherwise.
 fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Results) -> Verdict {
-    let links = results.links.as_slice();
-    if claim.link.is_some() || !claim.measure.needs_link() || links.is_empty() {
+    if claim.link.is_some() || !claim.measure.needs_link() || results.links.is_empty() {
         return on_link(claim, choices, scale, results);
     }
+    let mut links = results.links.clone();
+    links.push(INFINITE.to_string());
     let on = |link: &String| {
         let claim = Claim { link: Some(link.clone()), ..claim.clone() };
         on_link(&claim, choices, scale, results)
@@ -72,7 +74,7 @@ fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Res
     let by_link = one.is_none().then(|| {
         let said = [("it holds at", holds), ("the opposite at", fails), ("undecided at", open)];
         let said = said.into_iter().filter(|(_, links)| !links.is_empty());
-        let said = said.map(|(words, links)| format!("{words} {}", links.join(" and ")));
+        let said = said.map(|(words, links)| format!("{words} {}", listed(&links)));
         said.collect::<Vec<_>>().join(", ")
     });
     // The link that needs the most seeds decides, and one that needs more than anybody makes needs the most.
@@ -101,12 +103,21 @@ fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Res
         measure: first.measure.clone() + ", the first link",
         links_asked: links.len(),
         dirty: verdicts.iter().map(|of| of.dirty).max().unwrap_or_default(),
-        processors: verdicts.iter().map(|of| of.processors).max().unwrap_or_default(),
+        machines: verdicts.iter().map(|of| of.machines).max().unwrap_or_default(),
         more_seeds: most.and_then(|(_, of)| of.more_seeds),
         ruling,
         why,
         by_link,
         ..first.clone()
+    }
+}
+
+/// Words as a sentence lists them: the last behind "and", the others behind commas.
+fn listed(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, [])) => (*last).to_string(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 

@@ -18,7 +18,7 @@ Learning
   learning rate | Train/learning_rate$
   gradient norm | Train/gradient_norm$
 Wire
-  bits per parameter | exchange/bits_per_parameter$
+  bits per parameter and step | exchange/bits_per_parameter$
   bytes in a step: sent by a rank, up, down | exchange/wire_bytes$ exchange/(up|down)link_bytes$
   bytes in all | exchange/wire_bytes_total$
 Compression

@@ -295,6 +295,7 @@ impl Risk {
 pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> Result<SchemeCost> {
     let mut policy =
         if *scheme == recipe.scheme { recipe.policy.clone() } else { Default::default() };
+    policy = policy.or(recipe.optimizer.definition().policy());
     policy.bucketing = policy.bucketing.or_else(|| recipe.policy.bucketing.clone());
     policy.rules.clone_from(&recipe.policy.rules);
     // Dense first steps are not what is asked about.

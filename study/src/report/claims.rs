@@ -52,8 +52,8 @@ fn table(all: &[Results]) -> String {
             1 => measured += "; 1 run of a dirty build",
             runs => measured += &format!("; {runs} runs of dirty builds"),
         }
-        if verdict.processors > 1 {
-            measured += &format!("; {} kinds of processor", verdict.processors);
+        if verdict.machines > 1 {
+            measured += &format!("; {} kinds of machine", verdict.machines);
         }
         let more = match verdict.more_seeds {
             Some(1) => " (one seed more)".to_owned(),

@@ -111,9 +111,9 @@ fn reached_by_bits(task: &Task<'_>) -> Option<Plot> {
     };
     let line = front.iter().map(|i| (points[*i].0, sign * points[*i].1)).collect();
     series.push(Series::line("Pareto front", Style::GUIDE, line));
-    let figure = Figure::new(format!("{title} against bits per parameter"), x, y, series);
+    let figure = Figure::new(format!("{title} against bits per parameter and step"), x, y, series);
     let name = format!("{name}-bits");
-    Some(plot(&task.label.name, &name, "bits per parameter", caption, figure))
+    Some(plot(&task.label.name, &name, "bits per parameter and step", caption, figure))
 }
 
 const ACCURACY: &str = "accuracy on the test set";

@@ -66,7 +66,7 @@ pub(super) fn reached(task: &Task<'_>) -> PageTable {
     if of_text {
         columns.push("#test loss");
     }
-    columns.extend(["#training loss", "#bits per parameter", "#compression ratio"]);
+    columns.extend(["#training loss", "#bits per parameter and step", "#compression ratio"]);
     columns.push("#sent per rank and step");
     let in_groups = task.arms.iter().any(|arm| arm.mean(|m| m.local_bytes).is_some());
     if in_groups {

@@ -2,10 +2,10 @@
 
 use crate::claim::{Claim, Compare, Measure};
 use crate::decision::{Average, Sample};
-use crate::measured::Measured;
+use crate::measured::{INFINITE, Measured, OnLink};
 use crate::results::{Results, RunResult, RunStatus, Test, Timing};
-use gradwire::text::percent;
 use gradwire_exchange::network::Link;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// How the numbers of a claim are averaged: factors, savings, reductions and seconds by their logarithms.
@@ -37,8 +37,9 @@ pub(super) struct SeedNumbers {
     pub(super) planned: usize,
     /// Runs among those that the numbers are of whose build had changes that no commit holds.
     pub(super) dirty: usize,
-    /// The kinds of processor, with the kernels in use, that those runs were made on.
-    pub(super) processors: BTreeSet<(String, String)>,
+    /// The kinds of machine that those runs were made on: processor, kernels in use, and system, for old records name
+    /// several processors alike.
+    pub(super) machines: BTreeSet<[String; 3]>,
     /// Steps of the runs, where none of them has left the warm-up of its learning rate.
     pub(super) warmup: Option<u64>,
     /// Steps of an arm's runs, where none of them compressed anything, though its scheme would.
@@ -123,8 +124,8 @@ impl SeedNumbers {
                     let both = run.measured.iter().chain(other.flatten());
                     for Measured { provenance, .. } in both {
                         found.dirty += usize::from(provenance.is_dirty());
-                        let processor = (provenance.cpu.clone(), provenance.kernels.clone());
-                        found.processors.insert(processor);
+                        let machine = [&provenance.cpu, &provenance.kernels, &provenance.os];
+                        found.machines.insert(machine.map(String::clone));
                     }
                 }
                 None => found.unmeasured += 1,
@@ -135,18 +136,21 @@ impl SeedNumbers {
         found
     }
 
-    /// Why the numbers of both arms cannot differ, if they cannot: all are at the ceiling, or one number.
+    /// Why the accuracies of both arms tell nothing of a difference, if so: all are at the ceiling, or they are the same
+    /// with every seed.
     pub(super) fn saturated(&self, claim: &Claim) -> Option<String> {
         let both = self.values.iter().map(|(own, other)| Some([*own, (*other)?]));
-        let all: Vec<f64> = both.collect::<Option<Vec<_>>>()?.concat();
-        let first = *all.first().filter(|_| claim.measure.is_fraction())?;
-        if all.iter().all(|number| *number >= CEILING) {
+        let both: Vec<[f64; 2]> = both.collect::<Option<_>>()?;
+        if both.is_empty() || !claim.measure.is_fraction() {
+            return None;
+        }
+        if both.iter().flatten().all(|number| *number >= CEILING) {
             return Some(
                 "all at the ceiling: every run of both has all but everything right".into(),
             );
         }
-        let same = all.iter().all(|number| (number - first).abs() < 1e-9);
-        same.then(|| format!("every run of both has the same accuracy, {}", percent(first)))
+        let same = both.iter().all(|[own, other]| (own - other).abs() < 1e-9);
+        same.then(|| "both have the same accuracy with every seed: nothing tells them apart".into())
     }
 
     /// Whether one arm is to be ahead of the other, and both have the same number with every seed.
@@ -231,7 +235,7 @@ fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(
     let reached = |run: &Measured| run.smooth_losses().position(|loss| loss <= goal);
     let number = |run: &Measured, point: usize| match claim.measure {
         Measure::StepsToLoss => Some(run.losses.get(point)?.step as f64),
-        _ => run.link(claim.link.as_deref()?)?.at_losses.get(point).copied(),
+        _ => on_its_link(claim, run)?.at_losses.get(point).copied(),
     };
     let (own_point, other_point) = (reached(own)?, reached(other)?);
     if own_point == 0 || other_point == 0 {
@@ -247,10 +251,21 @@ fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(
     Some((number(own, own_point)?, Some(number(other, other_point)? + more)))
 }
 
+/// The run on the link of the claim.
+fn on_its_link<'a>(claim: &Claim, run: &'a Measured) -> Option<Cow<'a, OnLink>> {
+    match claim.link.as_deref()? {
+        INFINITE => run.without_link().map(Cow::Owned),
+        word => run.link(word).map(Cow::Borrowed),
+    }
+}
+
 /// What a step of the run would take longer on the link if each of its messages had so many bits for a
 /// parameter: in a ring allgather N − 1 messages cross every rank's interface. `None` where messages
 /// travel in another way, as those of dense gradients do.
 fn more_seconds(run: &Measured, link: &str, bits: f64) -> Option<f64> {
+    if link == INFINITE {
+        return Some(0.0);
+    }
     let link = Link::parse(link).ok()?;
     let message = |bits: f64| link.wire_bytes((bits * run.parameters as f64 / 8.0) as u64);
     let more = message(bits) - message(run.summary.bits_per_parameter);
@@ -261,7 +276,6 @@ fn more_seconds(run: &Measured, link: &str, bits: f64) -> Option<f64> {
 
 /// What is measured of one run.
 fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
-    let on = || run.link(claim.link.as_deref()?);
     match claim.measure {
         Measure::Accuracy => run.summary.test_accuracy,
         Measure::BestAccuracy => run.summary.best_accuracy,
@@ -269,7 +283,7 @@ fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
         Measure::TestLoss => run.summary.test_loss,
         Measure::BitsPerParameter => Some(run.summary.bits_per_parameter),
         Measure::Reduction => run.summary.compression_ratio().map(f64::recip),
-        Measure::StepSeconds => on().map(|on| on.step_seconds),
+        Measure::StepSeconds => on_its_link(claim, run).map(|on| on.step_seconds),
         Measure::SecondsToLoss
         | Measure::StepsToLoss
         | Measure::EncodeSeconds

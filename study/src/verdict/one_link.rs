@@ -102,7 +102,7 @@ fn on_task(
         sentence: claim.sentence.clone(),
         group: claim.group.clone(),
         dirty: found.dirty,
-        processors: if claim.measure.needs_link() { found.processors.len() } else { 0 },
+        machines: if claim.measure.needs_link() { found.machines.len() } else { 0 },
         measure: in_words(claim, task, choices),
         unit: claim.unit,
         claimed: claim.claimed,

@@ -4,7 +4,7 @@ use super::*;
 use crate::bench::codecs::Spread;
 use crate::claim::{Compare, Measure};
 use crate::decision::tests::Draws;
-use crate::measured::{Loss, Measured, OnLink};
+use crate::measured::{INFINITE, Loss, Measured, OnLink};
 use crate::results::{Label, RunResult, RunStatus, Test, Timing};
 use gradwire::record::Summary;
 
@@ -105,9 +105,9 @@ fn between_two_looks_the_first_one_counts() {
     assert!(verdict.why.contains("95.8 %"), "{}", verdict.why);
 }
 
-/// Runs that are alike to the bit do not make one arm better than the other.
+/// Runs that are alike to the bit do not make one arm better than the other, nor as good: they are one run.
 #[test]
-fn ties_are_not_strictly_better() {
+fn ties_are_no_answer() {
     let tied = || {
         let pairs = [0.9, 0.8, 0.85].into_iter().zip(1..);
         let both = pairs
@@ -116,7 +116,10 @@ fn ties_are_not_strictly_better() {
     };
     let strict = Claim { at_least: Some(0.0), ..claim("") };
     assert_eq!(judged(&strict, &results(tied())).ruling, Ruling::NotTestable);
-    assert_eq!(judged(&claim(""), &results(tied())).ruling, Ruling::Reproduced, "as accurate");
+    assert_eq!(judged(&claim(""), &results(tied())).ruling, Ruling::NotTestable, "as accurate");
+    let mut fewer = Claim { measure: Measure::BitsPerParameter, at_least: None, ..strict };
+    fewer.at_most = Some(0.0);
+    assert_eq!(judged(&fewer, &results(tied())).ruling, Ruling::NotTestable, "as few bits");
 }
 
 /// A claim that asks for more seeds than the first look has is decided by a later one.
@@ -146,16 +149,13 @@ fn arms_that_cannot_differ_give_no_answer() {
     let (rule, why) = of(&[1.0, 0.9995], 1.0);
     assert_eq!(rule, Ruling::NotTestable);
     assert!(why.starts_with("all at the ceiling"), "{why}");
-    let (rule, why) = of(&[0.1, 0.1], 0.1);
-    assert_eq!(
-        (rule, why.as_str()),
-        (Ruling::NotTestable, "every run of both has the same accuracy, 10 %")
-    );
     assert_eq!(of(&[0.998, 0.998, 0.997], 0.998).0, Ruling::Reproduced);
-    // A scheme that loses nothing ends with each seed where the other does.
+    // So are those that end with each seed where the other does.
     let mut same = against(&[0.8, 0.9]);
     same[2].measured.as_mut().unwrap().summary.test_accuracy = Some(0.8);
-    assert_eq!(ruling(same).0, Ruling::Reproduced);
+    let (rule, why) = ruling(same);
+    assert_eq!(rule, Ruling::NotTestable);
+    assert!(why.starts_with("both have the same accuracy with every seed"), "{why}");
 }
 
 /// What a run learned before its rate had risen says little about a run.
@@ -227,6 +227,11 @@ fn messages_can_be_charged_with_other_bits() {
     assert!((more - 10.0 * 7.0 * 625.0 * 8.0 / 1e8).abs() < 1e-9, "{more}");
     let server = Measured { topology: "server".into(), ..run(2.0) };
     assert_eq!(seconds(&claim, &server), None, "another pattern");
+    // Where nothing waits bits cost nothing, and ten steps are ten times what a step takes without the link.
+    claim.link = Some(INFINITE.into());
+    let mut other = run(2.0);
+    (other.links[0].step_seconds, other.links[0].exposed_seconds) = (0.5, 0.2);
+    assert!((seconds(&claim, &other).unwrap() - 3.0).abs() < 1e-9);
     (claim.measure, claim.charged_bits) = (Measure::StepsToLoss, None);
     assert_eq!(seconds(&claim, &run(2.0)), Some(10.0));
 }
@@ -278,15 +283,15 @@ fn each_link_has_its_looks() {
     let mut six = on_links(&[&slow, &[0.8, 0.9, 1.05, 0.85, 0.8, 0.82]], 6);
     six.looks = 3;
     let verdict = judged(&no_slower(), &six);
-    assert_eq!((verdict.ruling, seeds(&verdict)), (Ruling::DependsOnLink, vec![3, 6]));
+    assert_eq!((verdict.ruling, seeds(&verdict)), (Ruling::DependsOnLink, vec![3, 6, 6]));
     // The first three pairs lie beyond the bound with the error of the first look, and not with that of the second.
     let slow = [1.2214, 1.3499, 1.4918, 1.0, 1.0, 1.0];
     let mut three = on_links(&[&slow, &[0.9, 1.0, 1.12, 1.0, 1.0, 1.0]], 3);
     three.looks = 3;
     let verdict = judged(&no_slower(), &three);
-    assert_eq!((verdict.ruling, seeds(&verdict)), (Ruling::Undecided, vec![3, 3]));
+    assert_eq!((verdict.ruling, seeds(&verdict)), (Ruling::Undecided, vec![3; 3]));
     assert!(
-        verdict.why.starts_with("the opposite at slow, undecided at fast; "),
+        verdict.why.starts_with("the opposite at slow, undecided at fast and infinite bandwidth; "),
         "{}",
         verdict.why
     );
@@ -313,28 +318,43 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
             "the 90 % interval lies wholly outside of what was asked for",
             false,
         ),
-        (&[0.5, 2.0], DependsOnLink, "it holds at slow, the opposite at fast", false),
+        (
+            &[0.5, 2.0],
+            DependsOnLink,
+            "it holds at slow, the opposite at fast and infinite bandwidth",
+            false,
+        ),
         (
             &[0.5, 1.0, 2.0],
             DependsOnLink,
-            "it holds at slow, the opposite at faster, undecided at fast",
+            "it holds at slow, the opposite at faster and infinite bandwidth, undecided at fast",
             false,
         ),
         (
             &[0.5, 0.4, 1.02],
             Undecided,
-            "it holds at slow and fast, undecided at faster; at faster the 90 % interval over 3 seeds",
+            "it holds at slow and fast, undecided at faster and infinite bandwidth; at infinite bandwidth the 90 %",
             true,
         ),
         (
             &[2.0, 1.02],
             Undecided,
-            "the opposite at slow, undecided at fast; at fast the 90 %",
+            "the opposite at slow, undecided at fast and infinite bandwidth; at infinite bandwidth the 90 %",
             true,
         ),
         (&[1.02, 0.9], Undecided, "at slow the 90 % interval over 3 seeds reaches over", true),
-        (&[0.9, 1.02], Undecided, "at fast the 90 % interval over 3 seeds reaches over", true),
-        (&[0.9, 1.0034], Undecided, "at fast the 90 % interval over 3 seeds reaches over", false),
+        (
+            &[0.9, 1.02],
+            Undecided,
+            "at infinite bandwidth the 90 % interval over 3 seeds reaches over",
+            true,
+        ),
+        (
+            &[0.9, 1.0034],
+            Undecided,
+            "at infinite bandwidth the 90 % interval over 3 seeds reaches over",
+            false,
+        ),
         (&[0.5], NotTestable, "no run has measured this", false),
     ] {
         let results = runs_of(ratios);
@@ -355,19 +375,19 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
             .filter(|why| why.contains("it holds") || why.contains("opposite"));
         assert_eq!(verdict.by_link.as_deref(), by_link);
         let links: Vec<&str> = verdict.parts.iter().map(|part| part.on.as_str()).collect();
-        assert_eq!(links, results.links);
+        assert_eq!(links, [results.links.as_slice(), &[INFINITE.to_string()]].concat());
         assert!(verdict.measure.ends_with("; t at slow, the first link"), "{}", verdict.measure);
     }
     claim.link = Some("fast".into());
     let mut results = runs_of(&[0.5, 2.0]);
     let verdict = judged(&claim, &results);
-    assert_eq!((verdict.ruling, verdict.parts.len(), verdict.processors), (Contradicted, 0, 1));
+    assert_eq!((verdict.ruling, verdict.parts.len(), verdict.machines), (Contradicted, 0, 1));
     results.runs[0].measured.as_mut().unwrap().provenance.kernels = "avx2".into();
-    assert_eq!(judged(&claim, &results).processors, 2);
+    assert_eq!(judged(&claim, &results).machines, 2);
 }
 
 /// A step is faster on one link and as fast on two, where the claim just holds: that it depends on the link is said
-/// wrongly more often than one link errs, and no more often than all three together may.
+/// wrongly more often than one link errs, and no more often than all of them together may.
 #[test]
 fn each_link_is_one_more_word_that_may_be_wrong() {
     const TRIALS: u64 = 1000;
@@ -379,10 +399,10 @@ fn each_link_is_one_more_word_that_may_be_wrong() {
             .into();
         let results = on_links(&seconds.iter().map(<[f64; 3]>::as_slice).collect::<Vec<_>>(), 3);
         let verdict = judged(&no_slower(), &results);
-        assert!((verdict.error() - 0.15).abs() < 1e-12, "{}", verdict.error());
+        assert!((verdict.error() - 0.2).abs() < 1e-12, "{}", verdict.error());
         wrong += f64::from(u8::from(verdict.ruling == Ruling::DependsOnLink)) / TRIALS as f64;
     }
-    assert!((0.07..0.15).contains(&wrong), "{wrong}");
+    assert!((0.07..0.2).contains(&wrong), "{wrong}");
     let named = Claim { link: Some("slow".into()), ..no_slower() };
     let verdict = judged(&named, &on_links(&[&[0.9; 3], &[0.9; 3]], 3));
     assert_eq!(verdict.error(), 0.05);

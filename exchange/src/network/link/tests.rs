@@ -30,6 +30,11 @@ fn words_and_tables_say_the_same() {
     assert_eq!(word, table.unwrap());
     assert_eq!(word.to_string(), "250mbit,latency=1ms,jitter=500us,stragglers=0.1,slowdown=3");
     assert_eq!(Link::parse(&word.to_string()).unwrap(), word);
+    let word = Link::parse("1gbit,local=80gbit,local_latency=5us").unwrap();
+    assert_eq!((word.local, word.local_latency), (80e9, 5e-6));
+    assert_eq!(word.to_string(), "1gbit,local_latency=5us,local=80gbit");
+    let table = "link = { bandwidth = \"1gbit\", local = \"80gbit\", local_latency = \"5us\" }";
+    assert_eq!(toml(table).unwrap(), word);
     assert_eq!(toml("link = \"wan\"").unwrap(), toml("link = { preset = \"wan\" }").unwrap());
 }
 
