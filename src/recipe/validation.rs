@@ -126,14 +126,6 @@ impl Recipe {
                 self.local.after
             )
         })?;
-        let clip = policy.clip_norm.unwrap_or(0.0);
-        refuse(clip > 0.0 && self.is_local() && self.exchanges_gradients(), || {
-            format!(
-                "policy.clip_norm = {clip} would clip gradients up to step local.after = {}, and then how far ranks have \
-                 come; write train.clip_norm = {clip}, which clips every rank's own gradient, or local.after = 0",
-                self.local.after
-            )
-        })?;
         let outer = self.outer.map_or(0.0, |outer| outer.momentum);
         let momenta = [
             ("optimizer", self.optimizer.definition().momentum(), self.exchanges_gradients()),
@@ -162,7 +154,7 @@ impl Recipe {
         self.check_outer(&policy)
     }
 
-    /// Refuses a scheme without magnitudes, which may be a program's own, beside an outer optimizer that goes far.
+    /// Refuses a scheme without magnitudes beside an outer optimizer that goes far.
     fn check_magnitudes(
         &self,
         policy: &exchange::Policy,
@@ -187,7 +179,6 @@ impl Recipe {
 
     /// Refuses what does not go with local steps or the outer optimizer.
     fn check_outer(&self, policy: &exchange::Policy) -> anyhow::Result<()> {
-        self.check_magnitudes(policy, &self.scheme)?;
         let outer = self.outer.unwrap_or_default();
         let several = outer.fragments > 1;
         refuse(several && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
@@ -246,6 +237,14 @@ impl Recipe {
             format!(
                 "optimizer.kind = \"{name}\" exchanges its momentum at every step, and local steps exchange weights; \
                  write optimizer.kind = \"adamw\", or local.steps = 1 and no outer optimizer"
+            )
+        })?;
+        let clip = policy.clip_norm.unwrap_or(0.0);
+        refuse(clip > 0.0 && self.is_local() && self.exchanges_gradients(), || {
+            format!(
+                "policy.clip_norm = {clip} would clip gradients up to step local.after = {}, and then how far ranks have \
+                 come; write train.clip_norm = {clip}, which clips every rank's own gradient, or local.after = 0",
+                self.local.after
             )
         })?;
         let around = !matches!(

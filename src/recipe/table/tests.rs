@@ -318,3 +318,16 @@ fn a_setting_of_another_kind_and_a_list_without_brackets_say_what_to_write() {
     let list = refused(&["schedule={ kind = 'multi-step', at = '5,9' }"]);
     assert!(list.contains("expected a list") && list.ends_with("in brackets: [5,9]"), "{list}");
 }
+
+/// A program's own scheme stands in the place of the recipe's, which is fine.
+#[test]
+fn an_own_scheme_without_magnitudes_is_refused_beside_an_outer_momentum() {
+    let recipe = load(None, &["scheme=dense", "local.steps=4", "outer.momentum=0.9"]).unwrap();
+    let with = |scheme: &dyn Scheme| {
+        recipe.may_run_with(&recipe.policy(), recipe.optimizer.definition(), scheme)
+    };
+    with(&recipe.scheme).unwrap();
+    let own = scheme_of("{ kind = 'signsgd', magnitude = 'unit' }").unwrap();
+    let refused = with(&own).unwrap_err().to_string();
+    assert!(refused.starts_with("what scheme signsgd sends has no magnitude"), "{refused}");
+}
