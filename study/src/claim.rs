@@ -65,7 +65,7 @@ pub struct Claim {
     pub measure: Measure,
     /// The gauge, for `measure = "gauge"`.
     pub gauge: Option<String>,
-    /// The link, for times on the one that the source names. Without it they are asked on every link of the runs,
+    /// The link, for times that are asked on one alone. Without it they are asked on every link of the runs,
     /// and on one of infinite bandwidth.
     pub link: Option<String>,
     /// How both are compared.

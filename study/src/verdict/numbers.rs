@@ -4,6 +4,7 @@ use crate::claim::{Claim, Compare, Measure};
 use crate::decision::{Average, Sample};
 use crate::measured::{INFINITE, Measured, OnLink};
 use crate::results::{Results, RunResult, RunStatus, Test, Timing};
+use gradwire::record::Provenance;
 use gradwire_exchange::network::Link;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -37,8 +38,8 @@ pub(super) struct SeedNumbers {
     pub(super) planned: usize,
     /// Runs among those that the numbers are of whose build had changes that no commit holds.
     pub(super) dirty: usize,
-    /// The kinds of machine that those runs were made on: processor, kernels in use, and system, for old records name
-    /// several processors alike.
+    /// The kinds of machine that those runs were made on: processor and kernels in use; and the system where the record has
+    /// no family and model of the processor, for then several are named alike.
     pub(super) machines: BTreeSet<[String; 3]>,
     /// Steps of the runs, where none of them has left the warm-up of its learning rate.
     pub(super) warmup: Option<u64>,
@@ -124,8 +125,10 @@ impl SeedNumbers {
                     let both = run.measured.iter().chain(other.flatten());
                     for Measured { provenance, .. } in both {
                         found.dirty += usize::from(provenance.is_dirty());
-                        let machine = [&provenance.cpu, &provenance.kernels, &provenance.os];
-                        found.machines.insert(machine.map(String::clone));
+                        let Provenance { cpu, kernels, os, .. } = provenance;
+                        let is_told = cpu.contains("(family ");
+                        let system = if is_told { String::new() } else { os.clone() };
+                        found.machines.insert([cpu.clone(), kernels.clone(), system]);
                     }
                 }
                 None => found.unmeasured += 1,
@@ -153,7 +156,7 @@ impl SeedNumbers {
         same.then(|| "both have the same accuracy with every seed: nothing tells them apart".into())
     }
 
-    /// Whether one arm is to be ahead of the other, and both have the same number with every seed.
+    /// Whether it is asked which arm is ahead, if either, and both have the same number with every seed.
     pub(super) fn ties(&self, claim: &Claim) -> bool {
         let level = match claim.compare {
             Compare::Difference | Compare::Saving => 0.0,
@@ -261,7 +264,7 @@ fn on_its_link<'a>(claim: &Claim, run: &'a Measured) -> Option<Cow<'a, OnLink>> 
 
 /// What a step of the run would take longer on the link if each of its messages had so many bits for a
 /// parameter: in a ring allgather N − 1 messages cross every rank's interface. `None` where messages
-/// travel in another way, as those of dense gradients do.
+/// travel in another way, as those of dense gradients do; nothing where bandwidth is infinite.
 fn more_seconds(run: &Measured, link: &str, bits: f64) -> Option<f64> {
     if link == INFINITE {
         return Some(0.0);

@@ -75,7 +75,8 @@ fn look_at(
         measured: verdict.measured,
     });
     let dirty = verdicts.iter().map(|(_, verdict)| verdict.dirty).sum();
-    Verdict { parts: parts.collect(), measure, dirty, ..best }
+    let machines = verdicts.iter().map(|(_, verdict)| verdict.machines).max().unwrap_or_default();
+    Verdict { parts: parts.collect(), measure, dirty, machines, ..best }
 }
 
 /// The verdict of a look on a claim as if this were its only task.
@@ -219,7 +220,9 @@ fn rule(
         return untestable(why);
     }
     if found.ties(claim) {
-        return untestable("both have the same number with every seed: neither is ahead".into());
+        return untestable(
+            "both have the same number with every seed: nothing tells them apart".into(),
+        );
     }
     decide(&estimated, bounds(claim), side)
 }

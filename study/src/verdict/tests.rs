@@ -230,7 +230,13 @@ fn messages_can_be_charged_with_other_bits() {
     // Where nothing waits bits cost nothing, and ten steps are ten times what a step takes without the link.
     claim.link = Some(INFINITE.into());
     let mut other = run(2.0);
-    (other.links[0].step_seconds, other.links[0].exposed_seconds) = (0.5, 0.2);
+    let link = |bandwidth, step_seconds, exposed_seconds| OnLink {
+        bandwidth,
+        step_seconds,
+        exposed_seconds,
+        ..OnLink::default()
+    };
+    other.links = vec![link(1e8, 9.0, 1.0), link(1e9, 0.5, 0.2), link(1e7, 80.0, 1.0)];
     assert!((seconds(&claim, &other).unwrap() - 3.0).abs() < 1e-9);
     (claim.measure, claim.charged_bits) = (Measure::StepsToLoss, None);
     assert_eq!(seconds(&claim, &run(2.0)), Some(10.0));
@@ -386,7 +392,7 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
     assert_eq!(judged(&claim, &results).machines, 2);
 }
 
-/// A step is faster on one link and as fast on two, where the claim just holds: that it depends on the link is said
+/// A step is faster on one link and as fast on two and where nothing waits, where the claim just holds: that it depends on the link is said
 /// wrongly more often than one link errs, and no more often than all of them together may.
 #[test]
 fn each_link_is_one_more_word_that_may_be_wrong() {
@@ -397,7 +403,13 @@ fn each_link_is_one_more_word_that_may_be_wrong() {
         let seconds: Vec<[f64; 3]> = [0.1, 1.0, 1.0]
             .map(|ratio| [ratio; 3].map(|ratio| ratio * draws.normal(0.0, 0.1).exp()))
             .into();
-        let results = on_links(&seconds.iter().map(<[f64; 3]>::as_slice).collect::<Vec<_>>(), 3);
+        let mut results =
+            on_links(&seconds.iter().map(<[f64; 3]>::as_slice).collect::<Vec<_>>(), 3);
+        // What the fastest link costs is such that computing alone takes as long in both arms, too.
+        for run in results.runs.iter_mut().filter(|run| run.arm == "a") {
+            let fastest = run.measured.as_mut().and_then(|run| run.links.last_mut()).unwrap();
+            fastest.exposed_seconds = fastest.step_seconds - draws.normal(0.0, 0.1).exp();
+        }
         let verdict = judged(&no_slower(), &results);
         assert!((verdict.error() - 0.2).abs() < 1e-12, "{}", verdict.error());
         wrong += f64::from(u8::from(verdict.ruling == Ruling::DependsOnLink)) / TRIALS as f64;
