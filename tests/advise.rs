@@ -1,6 +1,7 @@
 //! `gradwire advise` from outside.
 
 use crate::common::{Program, number, words};
+use serde_json::Value;
 
 const TINY: &str = "advise --dataset synthetic-ag-news --model fasttext --workers 2 --steps 3 \
                     --set train.batch=4 --json";
@@ -44,6 +45,29 @@ fn bits_are_counted_by_parameter_and_step_of_the_optimizer() {
     assert!((4.0 * topk_of_four / topk - 1.0).abs() < 0.02, "{topk} {topk_of_four}");
     let averaged = of("--set local.steps=4 --set local.state=averaged --set optimizer=sgd");
     assert!((averaged[0] - 16.0).abs() < 1e-9 && (averaged[1] - topk_of_four - 8.0).abs() < 0.01);
+}
+
+/// Under `onebit-adam` momenta are compressed, and schemes that have one of their own are left out with the reason.
+#[test]
+fn an_optimizer_that_owns_its_exchange_brings_its_feedback() {
+    let program = Program::new();
+    let rows = |optimizer: &str| {
+        let arguments = ["--links", "1gbit", "--compute", "1", "--set", optimizer];
+        program.rows(&[&words(TINY)[..], &arguments].concat())
+    };
+    let error =
+        |rows: &[Value]| number(rows.iter().find(|row| row["name"] == "topk").unwrap(), "error");
+    let (plain, owned) = (rows("optimizer=adamw"), rows("optimizer=onebit-adam"));
+    assert!(plain.iter().all(|row| row.get("left_out").is_none()), "{plain:?}");
+    let left_out =
+        owned.iter().filter_map(|row| Some((row["scheme"].as_str()?, row["left_out"].as_str()?)));
+    let left_out: Vec<_> = left_out.collect();
+    let [(demo, _), (dgc, why)] = left_out[..] else { panic!("{left_out:?}") };
+    assert!(demo.starts_with("demo") && dgc.starts_with("dgc"), "{left_out:?}");
+    assert!(why.contains("momentum_correction = 0"), "{why}");
+    assert_eq!(owned.len(), plain.len());
+    // A gradient is more than its share of a momentum, and what top-k leaves of a sum is less.
+    assert!(error(&owned) < 0.5 * error(&plain), "{} {}", error(&owned), error(&plain));
 }
 
 #[test]

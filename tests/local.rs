@@ -76,7 +76,7 @@ fn bytes_are_those_of_the_exchanges() {
 #[test]
 fn fragments_divide_the_peak_of_bytes() {
     let program = Program::new();
-    let base = "dataset=synthetic-cifar10 model=resnet8 train.batch=2 optimizer.learning_rate=0.01 \
+    let base = "dataset=synthetic-cifar10 model=resnet20 train.batch=2 optimizer.learning_rate=0.01 \
                 local.steps=6 policy.bucketing=parameter";
     let sent = |name: &str, settings: &str| {
         let run = run(&program, name, &format!("{base} {settings}"));
@@ -84,21 +84,22 @@ fn fragments_divide_the_peak_of_bytes() {
         (numbers(&events(&run, "step"), "wire_bytes"), number(summary, "bits_per_parameter"))
     };
     let (whole, bits) = sent("whole", "");
-    for (name, settings, sends) in [
-        ("two", "outer={fragments=2}", vec![3, 6, 9, 12, 15, 18, 21, 24]),
-        ("three", "outer={fragments=3}", (1..=12).map(|turn| 2 * turn).collect()),
-        ("late", "outer={fragments=2,delay=2}", vec![3, 6, 9, 12, 15, 18, 21, 24]),
+    for (name, settings, every, peaks) in [
+        ("two", "outer={fragments=2}", 3, 0.5..0.64),
+        ("three", "outer={fragments=3}", 2, 1.0 / 3.0..0.47),
+        ("late", "outer={fragments=2,delay=2}", 3, 0.5..0.64),
     ] {
         let (bytes, streamed) = sent(name, settings);
         let sending: Vec<usize> = (1..=24).filter(|step| bytes[step - 1] > 0.0).collect();
-        assert_eq!(sending, sends, "{name}");
+        let due: Vec<usize> = (1..=24).filter(|step| step % every == 0).collect();
+        assert_eq!(sending, due, "{name}");
         for round in 0..3 {
             let sum: f64 = bytes[6 * round..6 * round + 6].iter().sum();
             assert!((sum / whole[5] - 1.0).abs() < 0.01, "{name}: {sum} {}", whole[5]);
         }
-        let peak = bytes[..23].iter().copied().fold(0.0, f64::max);
-        // The largest parameter alone is 47 % of all.
-        assert!(peak < 0.55 * whole[5], "{name}: {peak} of {}", whole[5]);
+        // The largest parameter, 14 % of all, is in one fragment.
+        let peak = bytes[..23].iter().copied().fold(0.0, f64::max) / whole[5];
+        assert!(peaks.contains(&peak), "{name}: {peak} of {}", whole[5]);
         assert!((bytes[23] / whole[5] - 1.0).abs() < 0.01, "{name}: the last step sends all");
         // The last step alone sends more than its share.
         assert!(streamed >= bits * 0.99 && streamed < bits * 1.25, "{name}: {streamed} {bits}");

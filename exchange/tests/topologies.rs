@@ -430,7 +430,6 @@ fn nothing_is_lost_when_both_ways_are_compressed() {
 }
 
 fn both_ways(trial: &Trial) {
-    let server = trial.wiring == COMPRESSED;
     let ranks = trial.over(3, |rank, mut exchange| {
         let (mut given, mut taken) = (vec![0f64; LENGTH], vec![0f64; LENGTH]);
         let mut downlink = 0;
@@ -446,15 +445,11 @@ fn both_ways(trial: &Trial) {
         assert!(!twentieth || downlink < 8 * LENGTH as u64 / 15, "{downlink}");
         let residual = exchange.residual().unwrap();
         given.iter_mut().zip(residual).for_each(|(sum, value)| *sum -= f64::from(*value));
-        let kept = exchange.save().scope(if server { "server" } else { "shards" });
-        let servers = (rank == 0 || !server).then(|| {
-            let by_name = kept.f32s("residual", LENGTH).unwrap();
-            exchange.layout().from_name_order(by_name)
-        });
+        let servers = trial.residual_of_means(rank, &exchange);
         (given, taken, servers)
     });
     let mut servers = vec![0f32; LENGTH];
-    for of_rank in ranks.iter().filter_map(|rank| rank.2.as_ref()) {
+    for (.., of_rank) in &ranks {
         // What one owns is nobody else's.
         let both = servers.iter_mut().zip(of_rank);
         both.for_each(|(sum, left)| {

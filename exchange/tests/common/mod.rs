@@ -194,6 +194,18 @@ impl Trial {
         Random(10 * step + rank as u64).laplaces(Self::LENGTH)
     }
 
+    /// What a rank holds of means that it compressed, as the server or of its own shard: the residual of the way
+    /// back; zeros with exact means.
+    pub fn residual_of_means(&self, rank: usize, exchange: &Exchange) -> Vec<f32> {
+        let scope = match self.wiring {
+            COMPRESSED if rank == 0 => "server",
+            OWNED => "shards",
+            _ => return vec![0.0; Self::LENGTH],
+        };
+        let by_name = exchange.save().scope(scope).f32s("residual", Self::LENGTH).unwrap();
+        exchange.layout().from_name_order(by_name)
+    }
+
     /// What `work` returns on each of some threads.
     pub fn over<T: Send>(
         &self,
