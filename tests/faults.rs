@@ -49,7 +49,7 @@ fn warns(run: &Path, words: &str) {
 
 #[test]
 fn each_fault_has_its_documented_outcome() {
-    // Of one message a step, of two rounds, of two levels, and within a round of local steps.
+    // Of one message a step, of two rounds, of two levels, within a round of local steps, and in rounds of one.
     let two = "scheme=topk exchange.topology={kind='two-level',group=2}";
     // Ranks next exchange at the end of a step, and a stall in step 12 is noticed there, or in the evaluation after step 13.
     let gradient = "the gradient of step 12";
@@ -58,6 +58,7 @@ fn each_fault_has_its_documented_outcome() {
         ("scheme=powersgd", 12, gradient),
         (two, 12, gradient),
         ("scheme=topk local.steps=5", 15, "was waiting for a sum"),
+        ("scheme=topk outer={}", 12, gradient),
     ] {
         each_fault(&sets(settings), meets, noticed);
     }

@@ -5,7 +5,7 @@ use gradwire::checkpoint::Tensors;
 use gradwire::disk::Disk;
 use gradwire::train::resume::Resume;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Three workers, 24 steps, plain SGD inside.
 const STEPS: &str = "--scheme dense --workers 3 --set samples.train=480 --set samples.test=60 --set train.batch=16 \
@@ -15,26 +15,38 @@ fn run(program: &Program, out: &str, settings: &str) -> PathBuf {
     program.train_in(out, &[&words(STEPS)[..], &sets(settings)].concat())
 }
 
-/// A round of one step, its weights averaged, is an exchange of gradients at every step, to rounding.
+/// A round of one step, its weights averaged, is an exchange of gradients at every step, to rounding: in losses, in the last weights,
+/// and of a scheme that keeps what it has not sent, which is then of weights in place of gradients.
 #[test]
 fn a_round_of_one_step_is_an_exchange_of_gradients() {
     let program = Program::new();
     // The last step of an epoch of 100 samples is of four, of which two ranks have one, and of 98 of two: one rank has none.
-    for samples in ["480", "100", "98"] {
-        let losses = |out: &str, settings: &str| {
-            let steps = STEPS.replace("480", samples);
-            let args = [words(&steps), sets(settings)].concat();
-            let run = program.train_in(&format!("{out}-{samples}"), &args);
-            numbers(&events(&run, "step"), "loss")
+    for (scheme, samples) in [("dense", "480"), ("dense", "100"), ("dense", "98"), ("topk", "480")]
+    {
+        let trained = |out: &str, settings: &str| {
+            let steps = STEPS.replace("480", samples).replace("dense", scheme);
+            let args = [words(&steps), sets(settings), sets("schedule=constant")].concat();
+            let run = program.train_in(&format!("{out}-{scheme}-{samples}"), &args);
+            (numbers(&events(&run, "step"), "loss"), floats(&run))
         };
-        let [gradients, weights] =
-            [losses("gradients", ""), losses("weights", "local.steps=1 outer={}")];
-        assert!(gradients.len() > 5 && gradients.len() == weights.len());
-        for (step, (one, other)) in gradients.iter().zip(&weights).enumerate() {
+        let [gradients, rounds] =
+            [trained("gradients", ""), trained("rounds", "local.steps=1 outer={}")];
+        assert!(gradients.0.len() > 5 && gradients.0.len() == rounds.0.len());
+        for (step, (one, other)) in gradients.0.iter().zip(&rounds.0).enumerate() {
             let close = (one - other).abs() < 1e-5 * one.abs();
-            assert!(close, "{samples} samples, step {}: {one} {other}", step + 1);
+            assert!(close, "{scheme}, {samples} samples, step {}: {one} {other}", step + 1);
         }
+        let apart = gradients.1.iter().zip(&rounds.1).map(|(one, other)| (one - other).abs());
+        let most = apart.fold(0.0, f32::max);
+        assert!(most < 1e-5, "{scheme}, {samples} samples: {most}");
     }
+}
+
+/// All weights of a run's last model.
+fn floats(run: &Path) -> Vec<f32> {
+    let tensors = weights(run).into_iter().flat_map(|(_, bytes)| bytes);
+    let bytes: Vec<u8> = tensors.collect();
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
 /// What is sent is counted, at the ends of rounds and at the run's; the mean over steps is what compares.

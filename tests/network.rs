@@ -101,6 +101,34 @@ fn a_round_in_fragments_is_replayed_as_it_went() {
     }
 }
 
+/// Two groups of two: what moves within a group takes the groups' link, what moves between them the other.
+#[test]
+fn levels_are_replayed_each_on_its_own_link() {
+    let program = Program::new();
+    let two = sets("scheme=topk exchange.topology={kind='two-level',group=2}");
+    let run = program.train(&[&["--workers", "4"], &two[..]].concat());
+    // The first of a group is its busiest, and each group waits for the other's message.
+    let busiest = |row: &Value, key: &str| {
+        let ranks = row[key].as_array().unwrap().iter();
+        ranks.map(|of| of[0].as_f64().unwrap()).fold(0.0, f64::max)
+    };
+    let bits =
+        |key: &str| 8.0 * recorded(&run)[1..].iter().map(|row| busiest(row, key)).sum::<f64>();
+    let (within, between) = (bits("local"), bits("up"));
+    assert!(within > 2.0 * between && between > 0.0, "{within} {between}");
+    for (between_mbit, within_mbit) in [(1.0, 1e6), (1e6, 1.0), (1.0, 2.0)] {
+        let link = format!(
+            "{{ bandwidth = \"{between_mbit}mbit\", local = \"{within_mbit}mbit\", latency = \"0s\", \
+             local_latency = \"0s\", header = 0 }}"
+        );
+        let with = ["--link", &link, "--compute", "0", "--codec-speed", "1e9"];
+        let [found] = &replayed(&program, &run, &with)[..] else { panic!("one link") };
+        let expected = within / within_mbit / 1e6 + between / between_mbit / 1e6;
+        let seconds = number(found, "total_seconds");
+        assert!((seconds / expected - 1.0).abs() < 0.01, "{found} {expected}");
+    }
+}
+
 #[test]
 fn runs_are_compared() {
     let program = Program::new();

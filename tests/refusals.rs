@@ -70,7 +70,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train --scheme demo --set optimizer.kind=onebit-adam", "another form of feedback"),
         (
             "train --workers 4 --set exchange.topology={kind=\"two-level\",group=3}",
-            "group = 3 does not divide workers = 4",
+            "group = 3 does not divide workers = 4; write a group",
         ),
         (
             "train --set average.kind=none --set average.decay=0.9",
