@@ -202,8 +202,8 @@ impl Trial {
             OWNED => "shards",
             _ => return vec![0.0; Self::LENGTH],
         };
-        let by_name = exchange.save().scope(scope).f32s("residual", Self::LENGTH).unwrap();
-        exchange.layout().from_name_order(by_name)
+        let kept = exchange.save().scope(scope);
+        exchange.layout().from_name_order(kept.f32s("residual", Self::LENGTH).unwrap())
     }
 
     /// What `work` returns on each of some threads.
