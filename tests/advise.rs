@@ -66,7 +66,7 @@ fn an_optimizer_that_owns_its_exchange_brings_its_feedback() {
     assert!(demo.starts_with("demo") && dgc.starts_with("dgc"), "{left_out:?}");
     assert!(why.contains("momentum_correction = 0"), "{why}");
     assert_eq!(owned.len(), plain.len());
-    // A gradient is more than its share of a momentum, and what top-k leaves of a sum is less.
+    // A momentum changes less from step to step than a gradient does, so that top-k leaves less of it behind.
     assert!(error(&owned) < 0.5 * error(&plain), "{} {}", error(&owned), error(&plain));
 }
 

@@ -3,8 +3,8 @@
 
 usage: python3 docs/results/sensitivity.py [PROGRAM]     (PROGRAM is target/release/gradwire if absent; a clone with its history)
 
-It prints: runs whose build nobody can make again, and the rows with a verdict that have one; rows that one link alone would
-answer; rows of one look that the first of three would leave open; and rows on steps and times to a loss that another smoothing
+It prints: runs whose build nobody can make again, and the rows with a verdict that have one; rows that 100 Mbit/s alone, and
+all links without infinite bandwidth, would decide; rows of one look that the first of three would leave open; and rows on steps and times to a loss that another smoothing
 of the curves would answer otherwise. The last it computes anew, by code of its own, from results.json, but for the best of
 several tasks. An answer is a verdict, or that the verdict depends on the link.
 """
@@ -56,7 +56,7 @@ def builds(told):
 
     def is_known(commit):
         if commit not in known:
-            asked = ["git", "-C", ROOT, "cat-file", "-e", commit + "^{commit}"]
+            asked = ["git", "-C", ROOT, "merge-base", "--is-ancestor", commit, "HEAD"]
             known[commit] = subprocess.run(asked, capture_output=True).returncode == 0
         return known[commit]
 
@@ -83,13 +83,19 @@ def builds(told):
     tell(f"of {decided} rows that are reproduced or contradicted, with at least one of these runs", found)
 
 
-def one_link(told):
-    found = []
+def links(told):
+    alone, without = [], []
     for name, text, _, verdict in told:
         parts = re.split(r", (?=it holds|the opposite|undecided at)", verdict.split(": ", 1)[-1])
-        found += [f"{part.split(' at ')[0]}: {name}: {text}" for part in parts
-                  if LINK in part and part.startswith(("it holds", "the opposite"))]
-    tell(f"rows that are not the same on all links and that {LINK} alone would decide", sorted(found))
+        said = [part.split(" at ", 1) for part in parts if " at " in part]
+        said = [(word, where) for word, where in said if word in ("it holds", "the opposite", "undecided")]
+        decided = [(word, where) for word, where in said if word != "undecided"]
+        alone += [f"{word}: {name}: {text}" for word, where in decided if LINK in where]
+        others = [word for word, where in said if where != INFINITE]
+        if len(said) > 1 and len(others) == 1 and others[0] != "undecided":
+            without.append(f"{others[0]}: {name}: {text}")
+    tell(f"rows that are not the same on all links and that {LINK} alone would decide", sorted(alone))
+    tell("those that all links but infinite bandwidth would decide", sorted(without))
 
 
 def one_look(told):
@@ -193,6 +199,9 @@ def smoothing():
             asked = claim["measure"] in ("seconds-to-loss", "steps-to-loss") and "best_of" not in claim
             if not asked or "standard" not in claim.get("scales", ["standard"]):
                 continue
+            # A factor is asked to be at least or at most 1, a saving at least 0: own time at most the other's.
+            bound = claim.get("at_most", claim.get("at_least"))
+            assert bound == (0 if claim["compare"] == "saving" else 1), claim
             said = [smoothed(name, claim, most) for most in WIDTHS]
             if said[WIDTHS.index(3)] in ("holds", "fails", "depends"):
                 words = " ".join(f"{most}:{one}" for most, one in zip(WIDTHS, said))
@@ -203,6 +212,6 @@ def smoothing():
 
 told = rows([ROOT / f"docs/results/{name}-standard" for name in NAMES])
 builds(told)
-one_link(told)
+links(told)
 one_look(told)
 smoothing()

@@ -9,7 +9,7 @@ use gradwire_exchange::{
     Bucketing, Exchange, FeedbackRule, Layout, Policy, Rule, Scheme, SchemeConfig, mesh,
 };
 
-/// A form with its numbers as published code finds them (feedback.py).
+/// A form with its numbers as published code computes them (feedback.py).
 #[derive(serde::Deserialize)]
 struct Expected {
     means: Vec<Vec<f64>>,
@@ -25,7 +25,7 @@ struct Recorded {
 }
 
 #[test]
-fn all_forms_are_what_their_papers_write() {
+fn all_forms_are_what_published_code_computes() {
     let recorded: Recorded = serde_json::from_str(include_str!("vectors/feedback.json")).unwrap();
     let config = topk::Config { ratio: 0.25.into(), chunk: 8, ..Default::default() };
     let scheme = SchemeConfig::Topk(config);
@@ -131,9 +131,7 @@ fn ef21_takes_the_mean_of_running_means_less_the_residuals() {
             continue;
         }
         contractions += 1;
-        let by_groups = trial.wiring.downlink.is_none();
-        let trial =
-            if by_groups { trial.groups(&[vec![1, 3], vec![0, 2], vec![4]]) } else { trial };
+        let trial = trial.groups(&[vec![1, 3], vec![0, 2], vec![4]]);
         let ranks = trial.over(3, |rank, mut exchange| {
             let (mut average, mut taken) = (vec![0f64; Trial::LENGTH], Vec::new());
             for step in 1..=5 {
@@ -257,9 +255,7 @@ fn a_shared_momentum_is_what_ranks_took_and_nothing_is_lost() {
             continue;
         }
         cases += 1;
-        let by_groups = trial.wiring.downlink.is_none();
-        let trial =
-            if by_groups { trial.groups(&[vec![1, 3], vec![0, 2], vec![4]]) } else { trial };
+        let trial = trial.groups(&[vec![1, 3], vec![0, 2], vec![4]]);
         let ranks = trial.over(3, |rank, mut exchange| {
             let (mut lost, mut last) = (vec![0f64; Trial::LENGTH], vec![0f32; Trial::LENGTH]);
             for step in 1..=5 {

@@ -283,7 +283,7 @@ impl Job<'_> {
                     })?;
                 }
             }
-            let why = "its report answers another question; --out gives each question a folder of its own";
+            let why = "its report answers another question; a folder for each (`sweep --name`, `reproduce --out`) keeps both";
             notify(&Notice::Superseded(&aside, why));
         }
         let text = toml::to_string(self.experiment)?;
