@@ -519,8 +519,13 @@ impl StepContext {
             return Ok(floats::mean_of(&parts, scale, mean));
         }
         mean.fill(0.0);
+        let compressed = frames.clone().all(|frame| frame.header.kind == Kind::Compressed);
+        let in_own_terms = compressed && part == (0..length);
         for (rank, Frame { header, payload }) in frames.enumerate() {
             let added = match (header.kind, decoder) {
+                (Kind::Compressed, Some(decoder)) if in_own_terms => {
+                    decoder.add_to_sum(payload, mean)
+                }
                 (Kind::Compressed, Some(decoder)) => {
                     decoder.decode_add(payload, part.start, 1.0, mean)
                 }
@@ -534,6 +539,9 @@ impl StepContext {
                     .map_err(Error::from),
             };
             added.map_err(self.blame(rank))?;
+        }
+        if let Some(decoder) = decoder.filter(|_| in_own_terms) {
+            decoder.finish_sum(mean);
         }
         Ok(floats::scale_checked(mean, scale))
     }

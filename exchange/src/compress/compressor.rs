@@ -35,6 +35,19 @@ pub trait Compressor: Send {
         false
     }
 
+    /// Adds what a message says to a sum of messages, in the scheme's own terms: those of
+    /// [`decode_add`](Self::decode_add) by default. A scheme that transforms its messages adds them up
+    /// before, and transforms the sum once.
+    ///
+    /// # Errors
+    /// As [`decode_add`](Self::decode_add).
+    fn add_to_sum(&self, wire: &[u8], sum: &mut [f32]) -> Result<()> {
+        self.decode_add(wire, 0, 1.0, sum)
+    }
+
+    /// Overwrites a sum of messages, of at least one, by that of the elements that they mean.
+    fn finish_sum(&self, _sum: &mut [f32]) {}
+
     /// Reads what this compressor learns from every rank's message. Nothing that lasts changes
     /// before [`commit`](Self::commit): a step can still fail after this.
     ///

@@ -274,6 +274,37 @@ impl Compressor for Demo {
         Ok(())
     }
 
+    /// Adds frequencies.
+    fn add_to_sum(&self, wire: &[u8], sum: &mut [f32]) -> Result<()> {
+        let most = self.strongest.choice.most(self.length);
+        sparse::take(wire, most, self.length, self.values, |position, value| {
+            sum[position] += value;
+        })?;
+        Ok(())
+    }
+
+    fn finish_sum(&self, sum: &mut [f32]) {
+        let mut tile = self.tile.borrow_mut();
+        let Tile { given, half, made } = &mut *tile;
+        for tiles in &self.parameters {
+            // A tile's elements lie among those of others, whose frequencies are still to be read.
+            given.clear();
+            given.extend_from_slice(&sum[tiles.at.clone()]);
+            for part in [&mut *half, &mut *made] {
+                part.clear();
+                part.resize(tiles.size(), 0.0);
+            }
+            let places = tiles.at.clone().step_by(tiles.size());
+            for (place, frequencies) in places.zip(given.chunks_exact(tiles.size())) {
+                let sides = [tiles.height, tiles.width];
+                self.transforms.apply(Transform::Back, sides, frequencies, half, made);
+                for (row, at) in made.chunks_exact(tiles.width).zip(tiles.rows(place)) {
+                    sum[at].copy_from_slice(row);
+                }
+            }
+        }
+    }
+
     fn gauges(&self) -> &[Gauge] {
         self.strongest.gauges()
     }
