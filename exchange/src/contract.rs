@@ -225,9 +225,16 @@ fn codec(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violat
     let mut sum = vec![0.0; gradient.len()];
     let mut decode = |compressor: &dyn Compressor, wire: &[u8]| {
         sum.fill(0.0);
-        match compressor.decode_add(wire, 0, 1.0, &mut sum) {
-            Ok(()) | Err(Error::Wire(_)) => Ok(()),
-            Err(other) => Err(broken(HOSTILE, case, format!("{other:?} is no `Error::Wire`"))),
+        let alone = compressor.decode_add(wire, 0, 1.0, &mut sum);
+        sum.fill(0.0);
+        let in_sum = compressor.add_to_sum(wire, &mut sum);
+        compressor.finish_sum(&mut sum);
+        match (alone, in_sum) {
+            (Ok(()), Ok(())) | (Err(Error::Wire(_)), Err(Error::Wire(_))) => Ok(()),
+            other => {
+                let found = format!("{other:?}: neither read both ways nor twice an `Error::Wire`");
+                Err(broken(HOSTILE, case, found))
+            }
         }
     };
     let ends = (0..wire.len()).step_by(1 + wire.len() / 64);

@@ -519,8 +519,9 @@ impl StepContext {
             return Ok(floats::mean_of(&parts, scale, mean));
         }
         mean.fill(0.0);
-        let compressed = frames.clone().all(|frame| frame.header.kind == Kind::Compressed);
-        let in_own_terms = compressed && part == (0..length);
+        // A compressor that reads ranges is given messages cut to theirs, too.
+        let in_own_terms = decoder.is_some_and(|decoder| !decoder.reads_ranges())
+            && frames.clone().all(|frame| frame.header.kind == Kind::Compressed);
         for (rank, Frame { header, payload }) in frames.enumerate() {
             let added = match (header.kind, decoder) {
                 (Kind::Compressed, Some(decoder)) if in_own_terms => {

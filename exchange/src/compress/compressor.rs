@@ -35,12 +35,13 @@ pub trait Compressor: Send {
         false
     }
 
-    /// Adds what a message says to a sum of messages, in the scheme's own terms: those of
+    /// Adds what a whole message says to a sum of messages, in the scheme's own terms: those of
     /// [`decode_add`](Self::decode_add) by default. A scheme that transforms its messages adds them up
-    /// before, and transforms the sum once.
+    /// before, and transforms the sum once. It is asked where every rank has sent a message, of a compressor
+    /// that does not [read ranges](Self::reads_ranges).
     ///
     /// # Errors
-    /// As [`decode_add`](Self::decode_add).
+    /// As [`decode_add`](Self::decode_add), for the same bytes.
     fn add_to_sum(&self, wire: &[u8], sum: &mut [f32]) -> Result<()> {
         self.decode_add(wire, 0, 1.0, sum)
     }

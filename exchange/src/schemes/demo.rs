@@ -164,7 +164,7 @@ struct Demo {
     transforms: Dct,
     frequencies: Vec<f32>,
     strongest: Sparsifier<Strongest>,
-    /// Memory of one tile, for decoding too.
+    /// Memory of one tile, for decoding too, or of the frequencies of one parameter.
     tile: RefCell<Tile>,
 }
 

@@ -46,6 +46,30 @@ fn tiles_divide_a_matrix() {
     );
 }
 
+/// Frequencies that are added up and transformed back once are the sum of what messages say, to rounding.
+#[test]
+fn a_sum_of_messages_is_transformed_once() {
+    let shapes: [&[usize]; 4] = [&[16, 24], &[7], &[0, 3], &[4, 3, 2]];
+    let length = 16 * 24 + 7 + 24;
+    let config = Config { chunk: 8, k: 5, ..Config::default() };
+    let gradients = [1, 2, 3].map(|seed| {
+        let stream = Stream::new(&[seed]);
+        (0..length as u32).map(|i| stream.uniform(i) - 0.5).collect::<Vec<f32>>()
+    });
+    let reader = Demo::new(&config, &seat(&shapes));
+    let (mut one_by_one, mut together) = (vec![0f32; length], vec![0f32; length]);
+    for gradient in &gradients {
+        let (wire, decoded) = round_trip(&config, &shapes, gradient);
+        one_by_one.iter_mut().zip(decoded).for_each(|(sum, value)| *sum += value);
+        reader.add_to_sum(&wire, &mut together).unwrap();
+    }
+    reader.finish_sum(&mut together);
+    assert!(one_by_one.iter().any(|value| *value != 0.0));
+    for (one, other) in one_by_one.iter().zip(&together) {
+        assert!((one - other).abs() < 1e-5, "{one} {other}");
+    }
+}
+
 /// A wave of each tile is one frequency, that of its numbers of half periods down and across: 4 numbers and 4
 /// positions for 4 tiles, and all of the wave arrives.
 #[test]
