@@ -43,8 +43,9 @@ use crate::{Error, Policy, Result};
 /// When a call fails, the step is over: residual and compressors are what they were before the
 /// step, whichever group failed. In the gradient, groups that had been exchanged hold the mean, and
 /// groups that had not are as given. The group that failed is also as given if the error is
-/// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are three
-/// exceptions: local clipping without feedback scales the gradient in place; with two levels and without feedback
+/// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are four
+/// exceptions: where a server or an owner finds, in a message whose checksum is right, what cannot be learnt from, the others
+/// hold the mean and it alone tells what is wrong; local clipping without feedback scales the gradient in place; with two levels and without feedback
 /// it may hold the mean within a group of ranks; and where a group holds buckets of several rounds and fails in a
 /// later round, those that were done before may hold the mean. A [`Support`](crate::Support)
 /// covers what the gradient then holds: outside of it, the gradient is zero.
@@ -134,6 +135,7 @@ impl Exchange {
         self.member.zeros.begin(None);
         // What a step sent within a group that then came to no end.
         self.member.collective.sent_within = 0;
+        self.route.begin();
         self.sent_by_rules = vec![[0, 0]; self.policy.rules.len()];
         let received = self.groups.iter().map(|_| None).collect();
         let parameters = self.elements() as u64;
@@ -190,8 +192,8 @@ impl Exchange {
     ///
     /// # Errors
     /// [`Error::Input`] when the length is another, no step has begun or a group is missing;
-    /// [`Error::Message`] when a message holds what decoding alone does not look at, and it is
-    /// wrong.
+    /// [`Error::Wire`], or where one answer came of all messages [`Error::Message`], when a message holds what decoding
+    /// alone does not look at, and it is wrong.
     pub fn finish(&mut self, gradient: &[f32]) -> Result<Traffic> {
         self.check_length(gradient)?;
         let missing = match &self.underway {

@@ -215,6 +215,15 @@ impl Ranks {
         Err(Error::Topology { topology: "two-level", problem })
     }
 
+    /// Counts what the group's first hands on of `messages` that were given to all: parts of so many bytes together, where
+    /// [`between`](Self::between) counted whole ones. Between processes parts alone are sent.
+    pub(crate) fn hands_on_parts(&mut self, messages: &[Payload], parts: u64) {
+        if self.ranks_per_group > 1 && self.speaks() {
+            let whole: u64 = messages.iter().map(|message| message.len() as u64).sum();
+            self.sent_within -= (self.ranks_per_group as u64 - 1) * (whole - parts);
+        }
+    }
+
     /// Gives what this group says to every group; what all groups have said.
     pub(crate) fn between(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         let groups = self.world_size();

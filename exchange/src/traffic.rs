@@ -72,8 +72,8 @@ pub struct Traffic {
     /// have sent.
     pub wire_bytes: u64,
     /// Bytes that came of all messages and went back to this rank: from a server its message; with
-    /// shards what this rank shared of its own. 0 over an allgather, as that of messages between processes
-    /// whose ranks divide the shards among themselves.
+    /// shards what this rank shared of its own. 0 over an allgather, as of messages of plain f32, whose ranks
+    /// divide the shards among themselves.
     pub downlink_bytes: u64,
     /// Bytes that this rank sent to others of its own group, where ranks speak in groups, all headers
     /// included; not among [`wire_bytes`](Self::wire_bytes), which the group's first rank counts.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Trial, bits, each_rank, half, parameters, wirings};
-use gradwire_exchange::schemes::{demo, topk};
+use gradwire_exchange::schemes::{demo, powersgd, topk};
 use gradwire_exchange::{
     Bucketing, Exchange, FeedbackRule, Layout, Policy, Rule, Scheme, SchemeConfig, mesh,
 };
@@ -238,6 +238,34 @@ fn demo_keeps_its_own_form_of_feedback() {
         if let Err(error) = found {
             assert!(error.to_string().contains("leave `feedback` and"), "{error}");
         }
+    }
+}
+
+/// What is below 1 and is not as f32, or not 0 and is as f32, is refused; so are first steps of one rule alone.
+#[test]
+fn settings_that_would_do_nothing_are_refused() {
+    let topk = SchemeConfig::Topk(topk::Config::default());
+    let with = |feedback, momentum_correction| Policy {
+        feedback,
+        momentum_correction,
+        ..Policy::default()
+    };
+    for (policy, good) in [
+        (with(Some(FeedbackRule::Momentum(0.99)), None), true),
+        (with(Some(FeedbackRule::Momentum(0.999_999_999)), None), false),
+        (with(Some(FeedbackRule::Efsgdm(1e-3)), None), true),
+        (with(Some(FeedbackRule::Efsgdm(1e-50)), None), false),
+        (with(None, Some(0.99)), true),
+        (with(None, Some(0.999_999_999)), false),
+    ] {
+        assert_eq!(policy.validate(&topk).is_ok(), good, "{policy:?}");
+    }
+    let late = powersgd::Config { start_step: 11, ..Default::default() };
+    let rules = vec![Rule { pattern: "p0".into(), scheme: SchemeConfig::Powersgd(late) }];
+    for (warmup_steps, good) in [(None, false), (Some(9), false), (Some(10), true)] {
+        let policy = Policy { rules: rules.clone(), warmup_steps, ..Policy::default() };
+        let found = policy.validate(&topk);
+        assert_eq!(found.is_ok(), good, "{found:?}");
     }
 }
 

@@ -164,11 +164,11 @@ fn bytes_are_those_of_the_two_levels() {
                 assert_eq!((*wire_bytes, *local_bytes), (0, shards));
             }
         }
+        let bytes = |ranks: &[Traffic]| -> Vec<_> {
+            ranks.iter().map(|traffic| (traffic.wire_bytes, traffic.local_bytes)).collect()
+        };
+        assert_eq!(bytes(&found[0]), bytes(&found[1]));
         if scheme == half() {
-            let bytes = |ranks: &[Traffic]| -> Vec<_> {
-                ranks.iter().map(|traffic| (traffic.wire_bytes, traffic.local_bytes)).collect()
-            };
-            assert_eq!(bytes(&found[0]), bytes(&found[1]));
             let [first, other] = [0, 1].map(|rank| &found[0][rank]);
             let message = first.wire_bytes;
             assert_eq!(first.local_bytes - other.local_bytes, (group - 1) * 2 * (8 + message));

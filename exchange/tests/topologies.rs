@@ -489,6 +489,44 @@ fn residuals_of_both_ways_are_rescaled() {
     }
 }
 
+/// A change of sign is a change of unit: runs go on, and what they save can be taken up.
+#[test]
+fn a_negative_unit_is_one() {
+    for trial in Trial::each(&SchemeConfig::specimens(), &[Topology::Allgather.into()]) {
+        trial.over(2, |rank, mut exchange| {
+            trial.steps(rank, &mut exchange, 1..=8);
+            exchange.rescale(-1.0);
+            let negated = exchange.save();
+            exchange.restore(&negated).unwrap();
+            let state = trial.steps(rank, &mut exchange, 9..=30).state;
+            exchange.restore(&state).unwrap();
+        });
+    }
+}
+
+/// A step that failed is made again with its groups in another order: what waited for the way back goes once.
+#[test]
+fn a_compressed_downlink_forgets_a_step_that_failed() {
+    for wiring in [COMPRESSED, OWNED] {
+        let trial = Trial::new(&topk(0.05), wiring).groups(&[vec![1, 3], vec![4, 0, 2]]);
+        let run = |fails: bool| {
+            trial.over(3, |rank, mut exchange| {
+                trial.steps(rank, &mut exchange, 1..=2);
+                if fails {
+                    let mut gradient = Trial::gradient(rank, 3);
+                    // In bucket 3.
+                    gradient[1964] = if rank == 2 { f32::NAN } else { 0.0 };
+                    exchange.begin(3);
+                    exchange.exchange_group(1, &mut gradient).unwrap();
+                    exchange.exchange_group(0, &mut gradient).unwrap_err();
+                }
+                trial.steps(rank, &mut exchange, 3..=5)
+            })
+        };
+        assert_eq!(run(true), run(false), "{wiring:?}");
+    }
+}
+
 /// What a scheme has learnt follows as well: in another unit means are the same in that unit. Of schemes that have a
 /// unit of their own, such as a threshold, this holds of no run.
 #[test]

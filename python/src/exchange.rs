@@ -227,14 +227,7 @@ impl Exchange {
     /// Takes up what `state` returned.
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let state = states::from_dict(state)?;
-        self.with(py, |exchange| {
-            let before = exchange.save();
-            let restored = exchange.restore(&state);
-            if restored.is_err() {
-                exchange.restore(&before)?;
-            }
-            restored
-        })
+        self.with(py, |exchange| exchange.restore(&state))
     }
 }
 

@@ -382,15 +382,26 @@ mod tests {
             }
             let number = |key| bound(key).and_then(Value::as_f64);
             let below = |value: f64| if value == 0.0 { -1e-30 } else { value.next_down() };
+            // The nearest that is another number; of what vectors are multiplied by, another one as f32.
+            let as_f32 = self.path.starts_with("policy.")
+                || matches!(self.path.as_str(), "scheme.decay" | "optimizer.beta1");
+            let above = |value: f64| match as_f32 {
+                true => f64::from((value as f32).next_up()),
+                false => value.next_up(),
+            };
+            let within = |value: f64| match as_f32 {
+                true => f64::from((value as f32).next_down()),
+                false => below(value),
+            };
             let mut probes = vec![(f64::NAN, false)];
             match (number("minimum"), number("exclusiveMinimum")) {
                 (Some(least), None) => probes.extend([(least, true), (below(least), false)]),
-                (None, Some(least)) => probes.extend([(least, false), (least.next_up(), true)]),
+                (None, Some(least)) => probes.extend([(least, false), (above(least), true)]),
                 _ => probes.push((-1e6, true)),
             }
             match (number("maximum"), number("exclusiveMaximum")) {
                 (Some(most), None) => probes.extend([(most, true), (most.next_up(), false)]),
-                (None, Some(most)) => probes.extend([(most, false), (below(most), true)]),
+                (None, Some(most)) => probes.extend([(most, false), (within(most), true)]),
                 _ => probes.push((1e6, true)),
             }
             probes

@@ -313,7 +313,7 @@ fn base(word: &str) -> Result<Link> {
     }
     quantity::bandwidth(word).map(Link::with_bandwidth).ok_or_else(|| {
         let names = PRESETS.map(|(name, ..)| name).join(", ");
-        refused("link", word, format!("write a bandwidth such as 250mbit, or one of {names}"))
+        refused("bandwidth", word, format!("write a bandwidth such as 250mbit, or one of {names}"))
     })
 }
 

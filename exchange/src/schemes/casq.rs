@@ -387,6 +387,8 @@ impl Compressor for Casq {
 
     fn rescale(&mut self, factor: f32) {
         self.shared.iter_mut().flatten().for_each(|centre| *centre *= factor);
+        // Centres ascend.
+        self.shared.iter_mut().filter(|_| factor < 0.0).for_each(|centres| centres.reverse());
     }
 
     fn commit(&mut self, _end: &StepEnd<'_>) {

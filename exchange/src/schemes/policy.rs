@@ -14,18 +14,19 @@ use crate::{Error, Result, Scheme, SchemeConfig};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// Which stretches of the gradient are encoded as one; default `whole`.
+    /// Which stretches of the gradient are encoded as one; default the scheme's own, else
+    /// `whole`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucketing: Option<Bucketing>,
     /// Parameters of fewer elements (biases, norms) are sent as they are, all of them in one
-    /// bucket; default 0.
+    /// bucket; default the scheme's own, else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_below: Option<usize>,
-    /// How many steps at the beginning are sent as they are; default 0.
+    /// How many steps at the beginning are sent as they are; default the scheme's own, else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_steps: Option<u64>,
     /// Momentum correction (Lin et al. 2018, section 3.1): the factor of a momentum that every
-    /// rank applies before compression, in place of the optimizer's; 0, the default, for none.
+    /// rank applies before compression, in place of the optimizer's; 0 for none. Default the scheme's own, else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
     pub momentum_correction: Option<f64>,
@@ -44,7 +45,8 @@ pub struct Policy {
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
     pub clip_norm: Option<f64>,
     /// Steps between two measurements of the compression error, each of which costs one more
-    /// decoding; 0, the default, for never.
+    /// decoding; 0, the default, for never. Of a scheme of several rounds without feedback it is what the mean lacks of a
+    /// rank's own gradient, in which the ranks differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measure_every: Option<u64>,
     /// Runs error feedback around schemes for which it is unsound. For experiments.
@@ -179,13 +181,24 @@ impl Policy {
         check(scheme)?;
         for rule in &self.rules {
             check(&rule.scheme).map_err(|error| rule.refuse(&format!("does not go: {error}")))?;
+            let first_steps =
+                |scheme: &dyn Scheme| scheme.default_policy().warmup_steps.unwrap_or(0);
+            let (own, all) =
+                (first_steps(&rule.scheme), self.warmup_steps.unwrap_or(first_steps(scheme)));
+            if own > 0 && own != all {
+                return Err(rule.refuse(&format!(
+                    "has a scheme that leaves the first {own} steps uncompressed, and such steps are those of the whole \
+                     gradient; leave that setting out, and write policy.warmup_steps = {own} for all of it"
+                )));
+            }
         }
         if let Some(bucketing) = &self.bucketing {
             bucketing.validate()?;
         }
         let refuse = |key, value: f64, wanted| Err(Self::refuse(key, value, wanted));
         let momentum = self.momentum();
-        if !(0.0..1.0).contains(&momentum) {
+        // Vectors are multiplied by it as f32.
+        if !(0.0..1.0).contains(&momentum) || momentum as f32 == 1.0 {
             return refuse(
                 "momentum_correction",
                 momentum,
@@ -235,7 +248,11 @@ impl Policy {
             }
         };
         let shares = self.shares_momentum();
-        let good = if shares { (0.0..1.0).contains(&share) } else { share > 0.0 && share <= 1.0 };
+        let used = share as f32;
+        let good = match shares {
+            true => (0.0..1.0).contains(&share) && used < 1.0,
+            false => share <= 1.0 && used > 0.0,
+        };
         let ef21 = self.efsgdm() > 0.0;
         let contracts = scheme.properties().law == Law::Contraction || self.force;
         let wanted = if !good {

@@ -22,8 +22,7 @@ pub(super) struct Aggregator {
     /// The mean of the step, as ranks take it.
     mean: Vec<f32>,
     feedback: Option<Feedback>,
-    /// Of the step under way: its number, and whether each bucket has been answered.
-    step: u64,
+    /// Of the step under way: whether each bucket has been answered.
     answered: Vec<bool>,
     positions: Vec<u32>,
     /// The mean of what reducers posted.
@@ -52,7 +51,6 @@ impl Aggregator {
                 let fades = Some(FeedbackRule::Decay(policy.decay()));
                 Feedback::of(fades, 0.0, layout.len())
             }),
-            step: 0,
             positions: Vec::new(),
             values: Vec::new(),
         }
@@ -68,10 +66,6 @@ impl Aggregator {
         answer: &mut Vec<u8>,
     ) -> Result<Option<(Item, usize)>> {
         let values = items.iter().any(|item| item.kind == Kind::Values);
-        let again = |item: &Item| self.answered[item.bucket];
-        if !values && (context.step != self.step || items.iter().any(again)) {
-            self.begin(context.step);
-        }
         for (index, item) in items.iter().enumerate() {
             let of_ranks = || frames[index..].iter().step_by(items.len());
             let overflow = match values {
@@ -91,7 +85,7 @@ impl Aggregator {
         Ok(None)
     }
 
-    /// Averages values of a reducer, or a bucket that is plain beside them: neither is kept.
+    /// Averages values of a reducer, which are not kept.
     fn answer_values<'a>(
         &mut self,
         context: StepContext,
@@ -113,8 +107,7 @@ impl Aggregator {
     }
 
     /// Begins a step; answers of one that came to no end are forgotten.
-    fn begin(&mut self, step: u64) {
-        self.step = step;
+    pub(super) fn begin(&mut self) {
         self.answered.fill(false);
     }
 
@@ -194,13 +187,13 @@ impl Aggregator {
         true
     }
 
-    /// Ends the step, if it is the one under way and all of it has been answered: with a compressed downlink
+    /// Ends the step, if all of it has been answered: with a compressed downlink
     /// takes up the residual and what compressors have learnt.
     pub(super) fn end(&mut self, context: StepContext) {
         let StepContext { step, exchange, .. } = context;
         let mut answered = self.answered.iter().zip(&self.owned);
         let complete = answered.all(|(answered, owned)| *answered || !owned);
-        if !complete || step != self.step || self.downlink != Downlink::Compressed {
+        if !complete || self.downlink != Downlink::Compressed {
             return;
         }
         if let Some(feedback) = self.feedback.as_mut().filter(|_| step > self.warmup_steps) {
@@ -254,7 +247,7 @@ impl Aggregator {
             others.for_each(|(bucket, _)| feedback.forget(bucket.range.clone()));
         }
         Bucket::restore_all(&mut self.buckets, &self.owned, state)?;
-        self.begin(0);
+        self.begin();
         Ok(())
     }
 }

@@ -208,6 +208,13 @@ impl Owners {
         Ok(())
     }
 
+    /// As [`Route::begin`](super::Route::begin).
+    pub(super) fn begin(&mut self) {
+        if let Some(aggregator) = &mut self.aggregator {
+            aggregator.begin();
+        }
+    }
+
     /// As [`Route::end`](super::Route::end).
     pub(super) fn end(&mut self, context: StepContext) {
         if let Some(aggregator) = &mut self.aggregator {

@@ -105,6 +105,13 @@ impl Route {
         }
     }
 
+    /// A step begins on this rank: one that was under way is forgotten.
+    pub(crate) fn begin(&mut self) {
+        if let Route::Owners(owners) = self {
+            owners.begin();
+        }
+    }
+
     /// The step has come to its end on this rank: what it owns takes up its residual and what it has learnt.
     pub(crate) fn end(&mut self, context: StepContext) {
         if let Route::Owners(owners) = self {
@@ -195,6 +202,10 @@ fn average_shards_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Res
     let received = Stopwatch::start();
     let frames = context.skim(items, &messages)?;
     let pieces = cut(&group.member.buckets, items, ranks);
+    let parts =
+        frames.chunks(items.len().max(1)).map(|frames| part_bytes(items, frames, &pieces[rank]));
+    let parts = parts.sum();
+    group.member.collective.hands_on_parts(&messages, parts);
     // Each message is checked by one rank of those that share it.
     let mut to_check = ((rank + 1) % ranks..messages.len()).step_by(ranks);
     let checked = to_check.try_for_each(|from| context.check(from, &messages[from]));
@@ -284,6 +295,15 @@ fn average_sent_shards(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()>
         return Err(refusal);
     }
     take_results(group, results, &pieces)
+}
+
+/// The bytes of what [`part`] writes of one message.
+fn part_bytes(items: &[Item], frames: &[Frame<'_>], pieces: &[Piece]) -> u64 {
+    let bytes = |piece: &Piece| {
+        let length = items[piece.index].length.max(1);
+        HEADER_BYTES + frames[piece.index].payload.len() / length * piece.part.len()
+    };
+    pieces.iter().map(bytes).sum::<usize>() as u64
 }
 
 /// What one rank is sent: a frame for each of its pieces.

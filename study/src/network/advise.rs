@@ -230,14 +230,15 @@ struct MeasuredLeg {
     /// Bytes, means.
     up: f64,
     down: f64,
-    local: f64,
+    /// Of a rank that speaks for its group, and of the others.
+    local: [f64; 2],
 }
 
 impl MeasuredLeg {
     /// Of so many bytes that are summed on the way, and that nobody encodes.
     fn summed(up: f64) -> Self {
         let operation = Operation::Allreduce;
-        Self { operation, encode: 0.0, decode: 0.0, aggregate: 0.0, up, down: 0.0, local: 0.0 }
+        Self { operation, encode: 0.0, decode: 0.0, aggregate: 0.0, up, down: 0.0, local: [0.0; 2] }
     }
 }
 
@@ -416,13 +417,21 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
         };
         // One rank alone reports what a server took.
         let reported = all().map(|leg| leg.aggregate_cpu.as_secs_f64()).filter(|took| *took > 0.0);
+        let mut local = [true, false].map(|speaks| {
+            let of = || all().filter(move |leg| (leg.wire_bytes > 0) == speaks);
+            of().map(|leg| leg.local_bytes as f64).sum::<f64>() / of().count().max(1) as f64
+        });
+        if matches!(messages.carrying(operation), Pattern::TwoLevel { summed: false, .. }) {
+            // A group's first hands on the messages of all groups.
+            local[0] = local[1] + more * (local[0] - local[1]);
+        }
         MeasuredLeg {
             operation,
             encode: seconds(|leg| leg.encode_cpu),
             decode: decoded * seconds(|leg| leg.decode_cpu),
             aggregate: aggregated * median(reported),
             up: speaks * mean(|leg| leg.wire_bytes),
-            local: mean(|leg| leg.local_bytes),
+            local,
             down: returned * mean(|leg| leg.downlink_bytes),
         }
     };
@@ -448,26 +457,29 @@ pub fn step_seconds(
     // Each of a round's exchanges has a fragment.
     let fragments = recipe.outer.map_or(1, |outer| outer.fragments);
     let part = 1.0 / fragments as f64;
-    let group = |leg: &MeasuredLeg| GroupWork {
+    let per_group = if let Pattern::TwoLevel { group, .. } = pattern { group } else { 1 };
+    let group = |leg: &MeasuredLeg, rank: usize| GroupWork {
         ready: 1.0,
         encode: part * leg.encode,
         decode: part * leg.decode,
         sent: Sent {
             up: (part * leg.up).round() as u64,
             down: (part * leg.down).round() as u64,
-            local: (part * leg.local).round() as u64,
+            local: (part * leg.local[usize::from(!rank.is_multiple_of(per_group))]).round() as u64,
             aggregate: part * leg.aggregate,
         },
         pattern: Some(pattern.carrying(leg.operation)),
     };
     let Compute { before, backward, after } = *compute;
     let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
-    let groups = measured.legs.iter().map(group).collect();
     let delay = recipe.outer.map_or(0, |outer| outer.delay);
-    let work = StepWork { before, backward, after: after + part * learning, groups, delay };
+    let work = |rank| {
+        let groups = measured.legs.iter().map(|leg| group(leg, rank)).collect();
+        StepWork { before, backward, after: after + part * learning, groups, delay }
+    };
     let alone = StepWork { before, backward, after, ..StepWork::default() };
     let alone = vec![alone; recipe.workers];
-    let works = vec![work; recipe.workers];
+    let works: Vec<StepWork> = (0..recipe.workers).map(work).collect();
     let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
     let steps = CLOCKED.next_multiple_of(measured.every);
     let exchanges = |step| step * fragments / measured.every;

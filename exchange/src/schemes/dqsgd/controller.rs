@@ -120,6 +120,7 @@ impl Controller {
 
     /// Norms are `factor` times as large from now on; a k that was solved for gives them the same bits.
     pub(super) fn rescale(&mut self, factor: f64) {
+        let factor = factor.abs();
         self.norms.iter_mut().chain([&mut self.norm]).for_each(|norm| *norm *= factor);
         if self.solved && factor > 0.0 {
             self.k /= factor;

@@ -13,7 +13,7 @@ fn measured(wire_bytes: f64, encode: f64) -> SchemeCost {
         aggregate: 0.0,
         up: wire_bytes,
         down: 0.0,
-        local: 0.0,
+        local: [0.0; 2],
     };
     SchemeCost {
         scheme: "x".into(),
