@@ -14,6 +14,7 @@
 //! moving average, and solves for the levels of the next step. Where no message carried one, the
 //! mean gradient's own statistic takes their place. As long as there are no such levels, each rank
 //! sends what is best for its own gradient: decoding takes the levels from the message in any case.
+//! With [`Statistics::None`] levels stay uniform.
 use serde::{Deserialize, Serialize};
 
 use super::moments::largest;
@@ -35,6 +36,8 @@ pub enum Statistics {
     Pooled,
     /// From the mean gradient that every rank has anyway: nothing more is sent.
     Aggregate,
+    /// From nowhere: levels stay uniform from −1 to 1, which is what optimised ones of equal number are compared with.
+    None,
 }
 
 /// What of a gradient's distribution decides about its levels, and how.
@@ -211,12 +214,15 @@ impl<F: LevelFit> Compressor for Adaptive<F> {
         let rides = self.settings.statistics == Statistics::Pooled
             && self.is_due(step)
             && plain + statistic <= size_of_val(gradient);
-        if rides || self.shared.is_none() {
+        let fits = self.settings.statistics != Statistics::None;
+        if rides || (fits && self.shared.is_none()) {
             self.gather(gradient);
         }
         match &self.shared {
             Some(shared) => self.used.copy_from_slice(shared),
-            None if self.weight(&self.sums) > 0.0 => self.fit.solve(&self.sums, &mut self.used),
+            None if fits && self.weight(&self.sums) > 0.0 => {
+                self.fit.solve(&self.sums, &mut self.used)
+            }
             None => rounding::uniform(&mut self.used),
         }
         // Buffers that go round never grow for a statistic later.
@@ -286,7 +292,7 @@ impl<F: LevelFit> Compressor for Adaptive<F> {
     }
 
     fn commit(&mut self, end: &StepEnd<'_>) {
-        if self.is_due(end.step) {
+        if self.settings.statistics != Statistics::None && self.is_due(end.step) {
             self.adapt(end.mean);
         }
     }

@@ -128,6 +128,7 @@ impl Scheme for Config {
         vec![
             with(2),
             Self { statistics: Statistics::Aggregate, ..with(4) },
+            Self { statistics: Statistics::None, ..with(3) },
             Self { block: 8, ..with(1) },
             biased(2.0, true),
             biased(1.0, false),

@@ -1,6 +1,7 @@
 use super::*;
+use crate::compress::StepMessages;
 use crate::compress::moments::largest;
-use crate::compress::testing::laplaces;
+use crate::compress::testing::{laplaces, mean_square_error};
 use crate::rng::Stream;
 
 /// Laplace distributed values, each block of 512 with a scale of its own.
@@ -67,4 +68,26 @@ fn feedback_is_sound_with_a_bias_alone() {
     assert!(unsound.properties().soundness.check("optquant", true).is_err());
     let biased = Config { lambda: Some(2.0), ..unsound };
     assert_eq!(biased.properties().soundness, Soundness::Sound);
+}
+
+/// What optimised levels are compared with: as many uniform ones, in every message of a run, which lose more.
+#[test]
+fn without_a_statistic_levels_stay_uniform_and_lose_more() {
+    let uniform = Config { statistics: Statistics::None, ..Config::default() };
+    let gradient = gradient(4, 1 << 14);
+    let mut codec = uniform.codec(&Seat::alone(gradient.len(), 3)).unwrap();
+    for step in 1..=31 {
+        let mut wire = Vec::new();
+        codec.encode(&gradient, step, &mut wire);
+        let levels: Vec<u8> = (0..8u8)
+            .flat_map(|j| ((2.0 * f64::from(j) / 7.0 - 1.0) as f32).to_le_bytes())
+            .collect();
+        assert_eq!(wire[0], 0, "step {step}");
+        assert_eq!(wire[1..33], levels, "step {step}");
+        let messages = &[Some(&wire[..])];
+        codec.learn_and_commit(&StepMessages { step, messages, mean: &gradient }).unwrap();
+    }
+    let errors =
+        [&uniform, &Config::default()].map(|config| mean_square_error(config, &gradient, 4));
+    assert!(errors[0] > 1.5 * errors[1], "{errors:?}");
 }
