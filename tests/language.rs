@@ -65,3 +65,49 @@ fn other_models_and_texts_without_tokens_are_refused() {
     let run = program.quick_run();
     program.refuses(&["sample", argument(&run)], 1, &["no tokenizer.json"]);
 }
+
+/// A run goes on with all the files that it was begun with, in their places, and with its own numbers of tokens.
+#[test]
+fn a_run_goes_on_with_its_own_texts_and_tokens() {
+    let program = Program::new();
+    let write = |name: &str, text: &str| {
+        let path = program.path(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let file = write("train.txt", &"to be or not to be, that is the question".repeat(30));
+    let tested = write("test.txt", &"that is not the question, to be".repeat(30));
+    let set = |key: &str, path: &str| format!("dataset.{key}={path}");
+    let of = |file: &str, tested: &str| [set("file", file), set("test_file", tested)];
+    let args = |more: &[String]| -> Vec<String> {
+        more.iter().flat_map(|one| ["--set".to_string(), one.clone()]).collect()
+    };
+    let train = |more: &[String]| {
+        let more = args(more);
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        program.succeed(&[&words(TRAIN)[..], &["--dataset", "text"], &more].concat());
+        program.quick_run()
+    };
+    let refused = |run: &std::path::Path, more: &[String], said: &[&str]| {
+        let more = args(more);
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        let line = [&["train", "--quiet", "--resume", argument(run)], &more[..]].concat();
+        program.refuses(&line, 1, said);
+    };
+    let run = train(&of(&file, &tested));
+    let from = entries(&run.join("checkpoints")).remove(0);
+    refused(&from, &of(&tested, &file), &["in another order", "--force"]);
+    program.resume(&from, &[]);
+
+    let json = fs::read_to_string(run.join("tokenizer.json")).unwrap();
+    fs::remove_dir_all(&run).unwrap();
+    let tokenizer = write("tokens.json", &json);
+    let run = train(&[&of(&file, &tested)[..], &[set("tokenizer", &tokenizer)]].concat());
+    let from = entries(&run.join("checkpoints")).remove(0);
+    write("tokens.json", &json.replace("abe", "abce"));
+    refused(&from, &[], &["tokens.json is not the one", "--force"]);
+    let line = ["train", "--quiet", "--resume", argument(&from), "--force"];
+    program.refuses(&line, 1, &["number words otherwise"]);
+    write("tokens.json", &json);
+    program.resume(&from, &[]);
+}

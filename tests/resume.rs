@@ -539,7 +539,8 @@ fn the_newest_and_the_best_are_kept() {
     assert!(evaluated.contains("test_accuracy"), "{evaluated}");
 
     let program = Program::new();
-    let run = program.train(&[&words(STEPS)[..], &["--set", "checkpoint.keep_last=0"]].concat());
+    let none = words("--set checkpoint.keep_last=0 --set checkpoint.every_steps=0");
+    let run = program.train(&[&words(STEPS)[..], &none].concat());
     assert!(!run.join("checkpoints").exists());
 }
 

@@ -15,7 +15,7 @@ pub enum Error {
     /// No such file or folder of an official data set.
     #[error(
         "{} is not there: {expected} was looked for; fetch it with `gradwire data fetch {fetch}`, \
-         or point `dir` at the folder that holds `{folder}/`",
+         or name the folder that holds `{folder}/` (`--dir`, or `dir` in a recipe)",
         path.display()
     )]
     Missing {

@@ -191,6 +191,20 @@ pub(crate) fn bounded(
     }
 }
 
+/// The contents of a file of one's own, as [`bounded`]. Anything else is refused: a pipe waits for its writer, and a device
+/// has no end.
+pub(crate) fn of_ones_own(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    match fs::metadata(path).map_err(Error::read(path))?.is_file() {
+        true => bounded(path, limit, Error::read(path)),
+        false => Err(no_plain_file(path)),
+    }
+}
+
+/// A pipe, a device or a folder where a file should be.
+pub(crate) fn no_plain_file(path: &Path) -> Error {
+    Error::unfit(path, "is no plain file")
+}
+
 /// A file without a single byte, or record.
 pub(crate) fn empty(path: &Path, expected: &str) -> Error {
     let problem = format!("is empty (byte 0): {expected} expected; fetch or unpack it again");
@@ -339,6 +353,8 @@ mod tests {
         assert!(refused(dir.path(), 1 << 20).contains("cannot read"));
         #[cfg(target_os = "linux")]
         assert!(refused(Path::new("/dev/zero"), 3).contains("has 4 bytes, at most 3"));
+        let error = of_ones_own(dir.path(), 1 << 20).unwrap_err().to_string();
+        assert!(error.contains("is no plain file"), "{error}");
     }
 
     #[test]

@@ -10,11 +10,12 @@ use crate::cifar::{Cifar10, Cifar100};
 use crate::config::Config;
 use crate::definition::{SHARE, Selection};
 use crate::error::{Error, Result};
+use crate::files::of_ones_own;
 use crate::images::Size;
 use crate::open::arrays::Arrays;
 use crate::open::idx;
 use crate::open::parquet::{Cell, Parquet};
-use crate::open::pictures::{ClassFolders, Pictures, class_names, parts};
+use crate::open::pictures::{ClassFolders, LARGEST_PICTURE, Pictures, class_names, parts};
 use crate::open::table::{self, Column, Columns, TextTable};
 use crate::open::{
     LARGEST, contents, entries, file_name, in_order, named, picture, rows, unpacked,
@@ -110,8 +111,8 @@ fn in_file(file: &Path) -> Result<Found> {
             official(file)?;
             Err(Error::unfit(
                 file,
-                "is no file of a known kind, which are .npz, .csv, .tsv, .parquet and .txt; unpack what is packed, and of pictures \
-                 name the folder that holds their class folders",
+                "is no file of a known kind, which are .npz, .csv, .tsv, .parquet and .txt; unpack what is packed, make a table \
+                 of JSON lines (docs/data-and-recipes.md), and of pictures name the folder that holds their class folders",
             ))
         }
     }
@@ -202,7 +203,7 @@ fn pictures(dir: &Path) -> Result<Option<Found>> {
         }
     };
     let some = files.iter().step_by(files.len().div_ceil(LOOKED_AT)).map(|(path, _)| {
-        let bytes = std::fs::read(path).map_err(Error::read(path))?;
+        let bytes = of_ones_own(path, LARGEST_PICTURE)?;
         picture::decode(&bytes).map_err(|problem| Error::unfit(path, problem))
     });
     let (size, change) = size_of(&some.collect::<Result<Vec<_>>>()?);

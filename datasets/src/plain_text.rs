@@ -129,7 +129,11 @@ impl DatasetDefinition for PlainText {
         };
         let tokens = match (reading.vocabulary, &self.tokenizer) {
             (Some(json), _) => Tokens::from_json(json)?,
-            (None, Some(path)) => Tokens::from_json(&read(path, "dataset.tokenizer")?.utf8(path)?)?,
+            (None, Some(path)) => {
+                let tokenizer = read(path, "dataset.tokenizer")?;
+                files.push(tokenizer.sum(path));
+                Tokens::from_json(&tokenizer.utf8(path)?)?
+            }
             (None, None) => match self.tokens {
                 TokensOf::Bytes => Tokens::bytes(),
                 TokensOf::Characters => {
@@ -234,6 +238,9 @@ fn read(path: &Path, field: &'static str) -> Result<Text> {
         }
         _ => Error::read(path)(cause),
     };
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir()) {
+        return Err(files::no_plain_file(path));
+    }
     let contents = unpacked(path, files::bounded(path, LIMIT, failed)?, LIMIT)?;
     if contents.is_empty() {
         return Err(files::empty(path, "a text"));

@@ -4,12 +4,12 @@ use super::part::Part;
 use super::write::{Whole, retain, write};
 use crate::disk::Disk;
 use crate::recipe;
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What became of a checkpoint.
 #[derive(Debug)]
@@ -98,24 +98,56 @@ impl Writer {
         self.done.try_iter().collect()
     }
 
-    /// Waits until everything is written; what has become of it.
-    ///
-    /// # Errors
-    /// When the thread has panicked.
-    pub fn finish(mut self) -> Result<Vec<WriteReport>> {
-        self.end().map_err(|_| anyhow!("the thread that writes checkpoints panicked"))?;
-        Ok(self.done())
+    /// Waits until everything is written; what has become of it, and an error when the thread has panicked or the disk
+    /// does not answer.
+    pub fn finish(mut self) -> (Vec<WriteReport>, Result<()>) {
+        let ended = self.end();
+        (self.done(), ended)
     }
 
     /// Waits until everything is written and the thread has ended.
-    fn end(&mut self) -> thread::Result<()> {
+    fn end(&mut self) -> Result<()> {
         self.jobs = None;
-        self.thread.take().map_or(Ok(()), JoinHandle::join)
+        self.thread.take().map_or(Ok(()), |thread| join_within(thread, PATIENCE))
     }
+}
+
+/// How long a disk may take for what is still to be written.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Waits for a thread; one that takes longer than `limit` is left behind.
+fn join_within(thread: JoinHandle<()>, limit: Duration) -> Result<()> {
+    let began = Instant::now();
+    while !thread.is_finished() {
+        ensure!(
+            began.elapsed() < limit,
+            "the disk has not taken the last checkpoint for {limit:?}: it is not whole, and those before it are"
+        );
+        thread::sleep(Duration::from_millis(2));
+    }
+    thread.join().map_err(|_| anyhow!("the thread that writes checkpoints panicked"))
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_does_not_answer_is_left_behind() {
+        let (hold, held) = unbounded::<()>();
+        let stuck = thread::spawn(move || {
+            let _ = held.recv();
+        });
+        let error = join_within(stuck, Duration::from_millis(20)).unwrap_err().to_string();
+        assert!(error.contains("the disk has not taken"), "{error}");
+        drop(hold);
+        assert!(join_within(thread::spawn(|| ()), PATIENCE).is_ok());
+        assert!(join_within(thread::spawn(|| panic!("as it is to")), PATIENCE).is_err());
     }
 }

@@ -154,7 +154,7 @@ impl Source {
             Some(text) => (text.to_string(), format!("built-in recipe {name}")),
             None if looks_like_a_file || Path::new(name).is_file() => {
                 let text = std::fs::read_to_string(name)
-                    .with_context(|| format!("cannot read the recipe {name}"))?;
+                    .with_context(|| format!("cannot read the recipe {name} (`gradwire list recipes` shows those that are built in)"))?;
                 (text, format!("recipe {name}"))
             }
             None if Recipes::is_experiment(name) => {
@@ -344,9 +344,13 @@ fn merge(table: &mut Table, over: Table) {
 /// # Errors
 /// When there is no such scheme (with the nearest name), or a setting is unknown or impossible.
 pub fn scheme_of(text: &str) -> Result<SchemeConfig> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        scheme: SchemeConfig,
+    }
     let mut table = Table::from_iter([("scheme".to_string(), part_of(text))]);
     expand_names(&mut table);
-    let scheme: SchemeConfig = typed(table.remove("scheme").unwrap_or(Value::Boolean(false)))?;
+    let Named { scheme } = typed(table)?;
     scheme.validate().map_err(super::words::in_a_recipe)?;
     Ok(scheme)
 }

@@ -17,6 +17,9 @@ pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
         let message = error.into_inner().to_string();
         let message = message.lines().next().unwrap_or_default();
         let at = if path == "." { String::new() } else { format!(" in `{path}`") };
+        if let Some(words) = of_a_broken_table(message) {
+            return anyhow::anyhow!("recipe{at}: {words}");
+        }
         if is_table_for_word(message) {
             return anyhow::anyhow!("recipe{at}: expected a word, not a table");
         }
@@ -94,6 +97,17 @@ fn of_another_kind(value: &Value, path: &str, message: &str) -> Option<String> {
              place of {kind}, write {flag}{path}{equals}{}",
             having.join(", "),
             having.iter().find(|name| **name == "topk").unwrap_or(&having[0])
+        )
+    })
+}
+
+/// What to say of an inline table that came as a text, because TOML cannot read it.
+fn of_a_broken_table(message: &str) -> Option<String> {
+    let text = message.strip_prefix("unknown variant `")?.split("`, expected").next()?;
+    text.starts_with('{').then(|| {
+        format!(
+            "{text} is no inline table of TOML: commas stand between settings, and quotes around words, as in \
+             {{ kind = \"topk\", ratio = 0.01 }}"
         )
     })
 }

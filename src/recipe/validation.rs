@@ -118,6 +118,16 @@ impl Recipe {
              write exchange.overlap = false, or local.steps = 1 and no outer optimizer"
                 .into()
         })?;
+        self.check_momenta(&policy, self.optimizer.definition())?;
+        self.check_outer(&policy)
+    }
+
+    /// Refuses a momentum of the policy beside another one.
+    fn check_momenta(
+        &self,
+        policy: &exchange::Policy,
+        optimizer: &dyn optimizer::Definition,
+    ) -> anyhow::Result<()> {
         refuse(policy.momentum() > 0.0 && self.is_local() && self.exchanges_gradients(), || {
             format!(
                 "policy.momentum_correction = {} would act on gradients up to step local.after = {}, and then on how far \
@@ -128,7 +138,7 @@ impl Recipe {
         })?;
         let outer = self.outer.map_or(0.0, |outer| outer.momentum);
         let momenta = [
-            ("optimizer", self.optimizer.definition().momentum(), self.exchanges_gradients()),
+            ("optimizer", optimizer.momentum(), self.exchanges_gradients()),
             ("outer", outer, self.is_local()),
         ];
         let acts = momenta.into_iter().find(|(_, momentum, acts)| *acts && *momentum > 0.0);
@@ -150,8 +160,7 @@ impl Recipe {
                  {table}.momentum = {momentum} would act on top of it; write {table}.momentum = 0, \
                  or leave policy.feedback out"
             )
-        })?;
-        self.check_outer(&policy)
+        })
     }
 
     /// Refuses a scheme without magnitudes beside an outer optimizer that goes far.
@@ -223,6 +232,7 @@ impl Recipe {
         scheme: &dyn Scheme,
     ) -> anyhow::Result<()> {
         self.check_magnitudes(policy, scheme)?;
+        self.check_momenta(policy, optimizer)?;
         let (needed, name) = (optimizer.policy(), optimizer.about().name);
         refuse(needed.clone().or(policy.clone()) != *policy, || {
             let keys = toml::Table::try_from(&needed).unwrap_or_default().into_iter();
@@ -287,6 +297,12 @@ impl Recipe {
                     .into()
             })?;
         }
+        let saves = self.checkpoint.keep_best || self.checkpoint.every_steps > 0;
+        refuse(saves && self.checkpoint.keep_last == 0, || {
+            "checkpoint.keep_last = 0 keeps no checkpoint, and checkpoint.keep_best and checkpoint.every_steps ask for some; \
+             write checkpoint.keep_last = 2, or leave them out"
+                .into()
+        })?;
         let goes_on = self.faults.on_worker_loss != OnWorkerLoss::Stop;
         refuse(goes_on && self.checkpoint.keep_last == 0, || {
             "faults.on_worker_loss goes on from the last checkpoint, and checkpoint.keep_last = 0 keeps \

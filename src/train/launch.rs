@@ -76,7 +76,13 @@ pub fn train_observed(
             session.recipe.may_run_with(&policy, optimizer, scheme)?;
             Progress::START
         }
-        Start::Resume(resume) => resume.checkpoint.manifest.progress,
+        Start::Resume(resume) => {
+            // Of other data neither steps nor epochs mean anything.
+            let provenance = session.provenance(0);
+            resume.accept_own(&provenance.own)?;
+            resume.accept_data(&provenance.data)?;
+            resume.checkpoint.manifest.progress
+        }
     };
     let steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
     session.faults.check(session.recipe.workers, steps.last_step, |step| steps.sends(step))?;
@@ -145,7 +151,12 @@ fn attempt(
     let Receivers { record, observers, .. } = receivers;
     let stopped = session.requests.stopping() && record.summary().step < steps.last_step;
     session.folder = Some(folder.clone());
-    match trained.and(kept) {
+    let ended = match (trained, kept) {
+        // No attempt follows, because what is left behind may still write.
+        (Err(error), Err(disk)) => Err(disk.context(format!("{error:#}"))),
+        (trained, kept) => trained.and(kept),
+    };
+    match ended {
         Ok(()) => {
             let summary = record.summary().clone();
             show(observers, &record.finish()?)?;
@@ -211,8 +222,6 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
         }
     };
     let changes = resume.accept(recipe)?;
-    resume.accept_own(&provenance.own)?;
-    resume.accept_data(&provenance.data)?;
     resume.accept_vocabulary(data.vocabulary.as_deref())?;
     let progress = resume.checkpoint.manifest.progress;
     let steps = Steps::new(recipe, samples, progress)

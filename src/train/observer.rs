@@ -66,7 +66,8 @@ impl Receivers<'_, '_, '_> {
 
     /// Waits until all checkpoints are written.
     pub(super) fn finish_checkpoints(&mut self) -> Result<()> {
-        self.checkpoints.finish()?.into_iter().try_for_each(|event| self.record(&event))
+        let (events, ended) = self.checkpoints.finish();
+        events.iter().try_for_each(|event| self.record(event)).and(ended)
     }
 }
 
@@ -121,9 +122,9 @@ impl Checkpoints {
     }
 
     /// Waits until everything is written; what has become of it.
-    fn finish(&mut self) -> Result<Vec<Event>> {
-        let done = self.writer.take().map_or_else(|| Ok(Vec::new()), Writer::finish)?;
-        Ok(done.into_iter().flat_map(|outcome| self.events(outcome)).collect())
+    fn finish(&mut self) -> (Vec<Event>, Result<()>) {
+        let (done, ended) = self.writer.take().map_or_else(|| (Vec::new(), Ok(())), Writer::finish);
+        (done.into_iter().flat_map(|outcome| self.events(outcome)).collect(), ended)
     }
 
     fn events(&mut self, outcome: WriteReport) -> Vec<Event> {

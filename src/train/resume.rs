@@ -115,15 +115,28 @@ impl Resume {
     /// Names the first file that differs.
     pub fn accept_data(&self, found: &[FileSum]) -> Result<()> {
         let begun = &self.checkpoint.manifest.provenance.data;
-        let differs = found.iter().find(|file| !begun.contains(file));
-        match differs {
-            Some(file) if !self.force => bail!(
-                "the data file {} is not the one that the run was begun with: put that one back, \
-                 or go on all the same with --force",
-                file.name
-            ),
-            _ => Ok(()),
-        }
+        let other = found.iter().find(|file| !begun.contains(file));
+        let gone = begun.iter().find(|file| !found.contains(file));
+        let problem = match (other, gone) {
+            (Some(file), _) => {
+                format!("the data file {} is not the one that the run was begun with", file.name)
+            }
+            (None, Some(file)) => {
+                format!(
+                    "the data file {} that the run was begun with is not read any more",
+                    file.name
+                )
+            }
+            (None, None) if found != begun => {
+                "the data files of the run are read in another order".to_string()
+            }
+            (None, None) => return Ok(()),
+        };
+        ensure!(
+            self.force,
+            "{problem}: put all back as they were, or go on all the same with --force"
+        );
+        Ok(())
     }
 
     /// Checks that the program brings the parts of its own that the run was begun with.
@@ -146,14 +159,14 @@ impl Resume {
         Ok(())
     }
 
-    /// Checks that texts number words as the model has learned them: data that were forced on the
-    /// run may number words otherwise.
+    /// Checks that texts number words as the model has learned them: a tokenizer's file, or data that were forced on
+    /// the run, may number them otherwise.
     ///
     /// # Errors
     /// When they do.
     pub fn accept_vocabulary(&self, found: Option<&str>) -> Result<()> {
         let file = self.run.join(checkpoint::VOCABULARY);
-        let (true, Some(found), true) = (self.force, found, file.is_file()) else { return Ok(()) };
+        let (Some(found), true) = (found, file.is_file()) else { return Ok(()) };
         let begun = fs::read_to_string(&file);
         let begun = begun.with_context(|| format!("reading the vocabulary {}", file.display()))?;
         ensure!(

@@ -322,7 +322,7 @@ pub(crate) fn file_name(path: &Path) -> String {
 
 /// The contents of a file, and its sum under its own name.
 pub(crate) fn contents(path: &Path) -> Result<(Vec<u8>, FileSum)> {
-    let contents = fs::read(path).map_err(Error::read(path))?;
+    let contents = files::of_ones_own(path, LARGEST)?;
     if contents.is_empty() {
         return Err(Error::unfit(path, "is empty (0 bytes)"));
     }

@@ -20,9 +20,12 @@ use crate::definition::{
     About, DEFAULT_DIR, Data, DatasetDefinition, Form, Reading, Selection, check_count,
 };
 use crate::error::{Error, Result};
-use crate::files::{FileSum, sha256};
+use crate::files::{FileSum, of_ones_own, sha256};
 use crate::images::Size;
 use crate::survey::Survey;
+
+/// The most bytes of one picture's file.
+pub(crate) const LARGEST_PICTURE: u64 = 1 << 28;
 
 settings! {
     /// A folder of class folders with pictures, or a Parquet file of them, and what they are made into.
@@ -145,7 +148,7 @@ impl Pictures {
         let path = |number: usize| &pictures.files[number].0;
         let file = |number| {
             let path = path(number);
-            let bytes = fs::read(path).map_err(Error::read(path))?;
+            let bytes = of_ones_own(path, LARGEST_PICTURE)?;
             Ok(((bytes.len() as u64, sha256(&bytes)), Cow::Owned(bytes)))
         };
         let unfit = |number, problem| Error::unfit(path(number), problem);

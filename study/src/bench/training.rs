@@ -83,7 +83,8 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     recipe.train.max_steps = Some(WARM + steps);
     recipe.exchange.compare_replicas_every = 0;
     recipe.record.histograms_every = 0;
-    recipe.checkpoint.keep_last = 0;
+    let checkpoint = &mut recipe.checkpoint;
+    (checkpoint.keep_last, checkpoint.keep_best, checkpoint.every_steps) = (0, false, 0);
     // Nothing is recorded, so no step measures its compression error.
     recipe.record.every = u64::MAX;
     let global = recipe.workers * recipe.local_batch();
