@@ -254,6 +254,13 @@ otherwise = "not here"
     let look = looks(3).into_iter().find(|look| look.seeds as u64 == seeds).unwrap();
     assert!((number(verdict, "confidence") - (1.0 - 2.0 * look.side)).abs() < 1e-12, "{verdict}");
     assert!(told.contains("all 3 looks together"), "{told}");
+
+    // Later commands judge by the same looks and seeds.
+    for more in [&[][..], &["--until-decided", "--only", "topk-0.1"]] {
+        place.outputs(&smoke(more));
+        let again = results(&place, "smoke");
+        assert_eq!((&again["looks"], &again["verdicts"]), (&found["looks"], &found["verdicts"]));
+    }
 }
 
 /// A claim about speed is measured on a gradient that the run recorded; without one it is refused before
@@ -413,6 +420,9 @@ fn the_list_and_the_dry_run_say_what_there_is() {
     for name in ["aggregation", "casq", "dqsgd", "grace", "optquant", "sidco"] {
         assert!(list.contains(&format!("{name}: ")), "{name}");
     }
+    let one = place.succeed(&["reproduce", "sidco", "--list"]);
+    assert!(one.starts_with("sidco: ") && !one.contains("casq: "), "{one}");
+    place.refuses(&["reproduce", "sidcoo", "--list"], 2, &["did you mean `sidco`?"]);
     let said = place.succeed(&smoke(&["--dry-run"]));
     assert!(said.contains("3 steps of 16 samples, 4 runs, about"), "{said}");
     assert!(said.contains("all together about"), "{said}");

@@ -16,7 +16,7 @@ use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::{Grid, PlannedRun, Selection};
 use gradwire_study::report;
 use gradwire_study::results::{Results, Ruling, RunResult, RunStatus, Verdict};
-use gradwire_study::runner::{Job, Notice};
+use gradwire_study::runner::{self, Job, Notice};
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
 use gradwire_study::tuning::Tuning;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// How a grid is run.
 #[derive(Debug, Args)]
 pub(super) struct GridArgs {
-    /// Repeat every run with seeds 1 to N; without it 1 to 3, or those of the experiment's scale
+    /// Repeat every run with seeds 1 to N; without it 1 to 3, or those that an experiment's scale names
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(super) seeds: Option<u64>,
     /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
@@ -119,13 +119,20 @@ impl GridArgs {
             grid.with_context(|| format!("experiment {name}"))
         };
         let looks = self.looks();
+        // What was looked at several times stays so: more looks with the whole error would err more often.
+        let (before, known) =
+            runner::looked(&Disk::default(), &folder, experiment).map_err(Failure::refused)?;
+        let looked = looks.len().max(before).max(1);
+        let known = if looked > 1 { known } else { Vec::new() };
         let seeds = looks.first().map(|seeds| *seeds as u64).or(self.seeds);
         let up_to = |seeds: u64| (1..=seeds).collect();
-        let mut selection = Selection { seeds: seeds.map(up_to), only: self.only.clone(), ..all };
+        let only = self.only.clone();
+        let mut selection = Selection { seeds: seeds.map(up_to), only, known, ..all };
         let requests = Arc::new(Requests::default());
         let silent = self.is_silent();
         // What is claimed is not asked of the runs that choose.
-        let choosing = Experiment { claims: Vec::new(), ..experiment.clone() };
+        let (claims, sentences) = (Vec::new(), Vec::new());
+        let choosing = Experiment { claims, sentences, ..experiment.clone() };
         let trials = |tuning: &Tuning| -> Result<Vec<(PathBuf, Grid)>> {
             let all = tuning.selections(&selection).map(|(name, selection)| {
                 let folder = folder.join("tuning").join(name);
@@ -140,7 +147,7 @@ impl GridArgs {
             println!("first {runs} runs in which each arm chooses {}", tuning.path());
         }
         if self.dry_run || (asked.announced && !silent) {
-            show_plan(&self.job(asked, &grid, &requests))?;
+            show_plan(&self.job(asked, &grid, &requests, looked))?;
             if self.until_decided {
                 let [first, second, last] = LOOKS;
                 println!(
@@ -170,7 +177,7 @@ impl GridArgs {
         if let Some((tuning, trials)) = tuning.as_ref().zip(trials) {
             let mut tried = Vec::new();
             for (folder, grid) in trials {
-                let job = self.job(asked, &grid, &requests);
+                let job = self.job(asked, &grid, &requests, looked);
                 tried.push(run(&Job { experiment: &choosing, folder, ..job })?);
             }
             if !requests.stopping() {
@@ -187,7 +194,7 @@ impl GridArgs {
         {
             return Ok(stopped(&signal));
         }
-        let mut results = run(&self.job(asked, &grid, &requests))?;
+        let mut results = run(&self.job(asked, &grid, &requests, looked))?;
         for seeds in looks.iter().skip(1) {
             let open = undecided(experiment, &results, &self.only);
             if open.is_empty() || requests.stopping() {
@@ -195,7 +202,7 @@ impl GridArgs {
             }
             selection = Selection { seeds: Some(up_to(*seeds as u64)), only: open, ..selection };
             let grid = plan(experiment, &selection, &folder)?;
-            results = run(&self.job(asked, &grid, &requests))?;
+            results = run(&self.job(asked, &grid, &requests, looked))?;
         }
         self.show(&results, &folder, asked.target);
         Ok(match signals.heard().filter(|_| !is_complete(&results)) {
@@ -221,6 +228,7 @@ impl GridArgs {
         asked: &'a AskedExperiment,
         grid: &'a Grid,
         requests: &Arc<Requests>,
+        looks: usize,
     ) -> Job<'a> {
         let AskedExperiment { name, experiment, scale, .. } = asked;
         let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
@@ -236,7 +244,7 @@ impl GridArgs {
             disk: Disk::default(),
             requests: Arc::clone(requests),
             resume: self.resume,
-            looks: self.looks().len().max(1),
+            looks,
         }
     }
 

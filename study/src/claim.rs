@@ -253,7 +253,7 @@ impl Claim {
             );
         }
         if let (Some(least), Some(most)) = (self.at_least, self.at_most) {
-            ensure!(least <= most, "at_least = {least} is more than at_most = {most}");
+            ensure!(least < most, "at_least = {least} is not less than at_most = {most}");
         }
         Ok(())
     }

@@ -167,7 +167,9 @@ fn no_run(folder: &Path) -> String {
              {folder}/*/*/seed-*",
             report::HTML
         ),
-        false => format!("{folder} is not a run's folder: it has no {RECIPE}"),
+        false => format!(
+            "{folder} is not a run's folder: it has no {RECIPE}; `gradwire runs` lists runs"
+        ),
     }
 }
 

@@ -196,6 +196,23 @@ impl Estimated {
         // The mean lies within the bounds or outside of them: only one of both can come.
         more(side, Bounds::hold).or_else(|| more(bounds.side_outside(side), Bounds::exclude))
     }
+
+    /// The same where seeds are looked at in several looks: how many seeds more the first of the looks that are still to
+    /// come takes that would decide; `None` where none of them would. An error of a look is shared by so many tasks.
+    pub fn more_seeds_of_looks(&self, bounds: Bounds, looks: &[Look], tasks: f64) -> Option<usize> {
+        let there = self.seeds();
+        let decides = |look: &&Look| {
+            let side = look.side / tasks;
+            let ends = |side| {
+                let ends = self.estimate.ends_with((look.seeds - there) as u64, side)?;
+                Some(ends.map(|end| self.average.undo(end)))
+            };
+            ends(side).is_some_and(|ends| bounds.hold(ends))
+                || ends(bounds.side_outside(side)).is_some_and(|ends| bounds.exclude(ends))
+        };
+        let later = looks.iter().filter(|look| look.seeds > there && look.seeds <= MOST_SEEDS);
+        Some(later.into_iter().find(decides)?.seeds - there)
+    }
 }
 
 #[cfg(test)]
@@ -342,6 +359,24 @@ pub(super) mod tests {
         }
         assert!((sides.iter().sum::<f64>() - SIDE).abs() < 1e-12);
         assert_eq!(looks(1), [Look { seeds: usize::MAX, side: SIDE }]);
+    }
+
+    #[test]
+    fn the_looks_to_come_are_those_that_may_decide() {
+        let bounds = Bounds(Some(0.0), None);
+        let more = |values: &[f64]| {
+            let estimated =
+                Estimated::new(Average::Arithmetic, &Sample::One(values.to_vec())).unwrap();
+            estimated.more_seeds_of_looks(bounds, &looks(3), 1.0)
+        };
+        assert_eq!(more(&[0.4, 1.0, 1.6]), Some(3));
+        assert_eq!(more(&[0.1, 1.0, 1.9]), Some(7));
+        assert_eq!(more(&[-5.0, 1.0, 7.0]), None);
+        assert_eq!(
+            more(&[-1.0, 1.0, 0.5, -0.5, 0.2, 0.1, 0.0, 0.4, 0.3, 0.2]),
+            None,
+            "the last one"
+        );
     }
 
     /// What the seed does to both arms alike drops out of pairs, and not of Welch's interval.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -20,6 +21,8 @@ pub(super) struct EarlierResults {
     runs: Vec<RunResult>,
     /// How fast schemes are on gradients of its runs.
     pub(super) timings: Vec<Timing>,
+    /// How many times its verdicts may be looked at.
+    looks: usize,
     /// Why it could not be read, if so: it has another form.
     unread: Option<String>,
 }
@@ -31,6 +34,7 @@ struct StoredResults {
     runs: Vec<RunResult>,
     others: Vec<RunResult>,
     timings: Vec<Timing>,
+    looks: usize,
 }
 
 impl EarlierResults {
@@ -53,10 +57,16 @@ impl EarlierResults {
     fn parse(bytes: Vec<u8>) -> Self {
         let form: serde_json::Result<StoredResults> = serde_json::from_slice(&bytes);
         let unread = form.as_ref().err().map(ToString::to_string);
-        let StoredResults { mut runs, others, timings } = form.unwrap_or_default();
+        let StoredResults { mut runs, others, timings, looks } = form.unwrap_or_default();
         runs.extend(others);
         runs.retain(|run| run.outcome.is_final());
-        Self { bytes, runs, timings, unread }
+        Self { bytes, runs, timings, looks, unread }
+    }
+
+    /// How many times the verdicts may be looked at, and the seeds of all runs.
+    pub(super) fn looked(&self) -> (usize, Vec<u64>) {
+        let seeds: BTreeSet<u64> = self.runs.iter().map(|run| run.seed).collect();
+        (self.looks, seeds.into_iter().collect())
     }
 
     /// The run that is planned, if it is there and was made of the same recipe and data by the same

@@ -335,6 +335,10 @@ impl Experiment {
             let at = |key: &str| format!("scales.{}.{key}", scale.name());
             ensure!(is_folder(scale.name()), "scales: the name {:?} {FOLDER}", scale.name());
             ensure!(!setting.seeds.is_empty(), "{}: at least one is needed", at("seeds"));
+            let mut seeds = BTreeSet::new();
+            for seed in &setting.seeds {
+                ensure!(seeds.insert(seed), "{}: {seed} is there twice", at("seeds"));
+            }
             let mut some_tasks = setting.tasks.iter().flatten().chain(setting.task.keys());
             some_tasks.try_for_each(|name| known(&at("task"), &tasks, name))?;
             let trained = setting.arms.iter().flatten().map(|name| ("arms", name));
@@ -348,8 +352,26 @@ impl Experiment {
         let (tasks, arms): (Vec<_>, Vec<_>) = (names(&tasks), names(&arms));
         self.claims.iter().try_for_each(|claim| {
             let at = || format!("claim {:?}", claim.claim);
-            claim.validate(&tasks, &arms, &self.links).with_context(at)
+            claim.validate(&tasks, &arms, &self.links).with_context(at)?;
+            for scale in claim.scales.iter().flatten() {
+                let names: Vec<&str> = self.scales.keys().map(Scale::name).collect();
+                let known = self.scales.contains_key(scale);
+                let problem = || {
+                    format!(
+                        "{}: scales: there is no {:?}; there are {}",
+                        at(),
+                        scale.name(),
+                        names.join(", ")
+                    )
+                };
+                ensure!(known, problem());
+            }
+            Ok(())
         })?;
+        for (measure, margin) in &self.margins {
+            let size = margin.size;
+            ensure!(size > 0.0, "margins: {} = {size} must be above 0", measure.words());
+        }
         self.validate_sentences()
     }
 
@@ -432,6 +454,22 @@ pub(super) mod tests {
             let error = Experiment::parse(&TINY.replace(from, to)).unwrap_err();
             assert!(format!("{error:#}").contains(part), "{to}: {error:#}");
         }
+    }
+
+    #[test]
+    fn what_no_run_could_meet_is_refused() {
+        let claim = "{ claim = 'c', task = 'few-2', arm = 'dense', measure = 'accuracy', MORE }";
+        let with = |more: &str| {
+            let claims = format!("claims = [{}]", claim.replace("MORE", more));
+            Experiment::parse(&TINY.replace("claims = []", &claims))
+        };
+        assert!(with("at_least = 0.5, scales = ['quick']").is_ok());
+        assert!(with("at_least = 0.5, at_most = 0.5").is_err());
+        let error = format!("{:#}", with("at_least = 0.5, scales = ['quik']").unwrap_err());
+        assert!(error.contains("\"quik\"") && error.contains("quick"), "{error}");
+        assert!(Experiment::parse(&TINY.replace("[1, 2]", "[1, 1]")).is_err());
+        let margin = "[margins.accuracy]\nsize = -0.01\nwhy = 'w'";
+        assert!(Experiment::parse(&format!("{TINY}\n{margin}")).is_err());
     }
 
     /// A margin stands for the bound of every claim that says "as good as", and a sentence of the abstract

@@ -5,12 +5,12 @@ use crate::results::{RunResult, Tuned};
 use crate::scale::Scale;
 use anyhow::{Result, bail, ensure};
 use gradwire::checkpoint::Progress;
-use gradwire::recipe::Recipe;
+use gradwire::recipe::{Change, Recipe, is_one_of};
 use gradwire::record::{FileSum, Provenance};
 use gradwire::train::session::{file_sums, load};
 use gradwire::train::steps::Steps;
 use gradwire_datasets as datasets;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -28,6 +28,8 @@ pub struct Selection {
     pub sets: Vec<String>,
     /// What has been chosen for each arm.
     pub tuned: Option<Tuned>,
+    /// Seeds that were asked for before: runs with them, as far as there are any, are among the results.
+    pub known: Vec<u64>,
 }
 
 impl Selection {
@@ -99,6 +101,8 @@ pub struct PlannedRun {
     pub samples: [usize; 2],
     /// The files of its data set.
     pub data: Vec<FileSum>,
+    /// The keys, or tables of keys, that were set for all runs of the grid.
+    pub set: Vec<String>,
 }
 
 impl PlannedRun {
@@ -114,9 +118,27 @@ impl PlannedRun {
         provenance: &Provenance,
     ) -> Result<Option<String>> {
         let changes = recipe.changes(&self.recipe)?;
-        let decisive =
-            |key: &str| key == "workers" || key == "train.epochs" || key == "train.max_steps";
-        let change = changes.iter().find(|c| c.objection.is_some() || decisive(&c.key));
+        // A resumed run may change them.
+        const DECISIVE: [&str; 3] = ["workers", "train.epochs", "train.max_steps"];
+        // They decide what a run takes, or what is known of it, and count where they were asked for.
+        const ASKED: [&str; 6] = [
+            "threads",
+            "train.evaluate_every",
+            "record.every",
+            "policy.measure_every",
+            "exchange.overlap",
+            "exchange.overlap_bytes",
+        ];
+        let set: Vec<&str> = self.set.iter().map(String::as_str).collect();
+        let is_asked = |key: &str| ASKED.contains(&key) && is_one_of(key, &set);
+        // Gradients that were not recorded cannot be timed.
+        let none_before =
+            |c: &Change| c.key == "record.gradients" && c.old == Some(Value::Integer(0));
+        let is_decisive = |c: &&Change| {
+            let key = c.key.as_str();
+            c.objection.is_some() || DECISIVE.contains(&key) || is_asked(key) || none_before(c)
+        };
+        let change = changes.iter().find(is_decisive);
         if let Some(change) = change {
             return Ok(Some(change.to_string()));
         }
@@ -175,7 +197,8 @@ impl Grid {
         arms.retain(|arm| tasks.iter().any(|task| setting.trains(task, arm)));
         selection.check(setting, &tasks, &arms)?;
         let seeds = selection.seeds.as_ref().unwrap_or(&setting.seeds).clone();
-        let more = setting.seeds.iter().copied().filter(|seed| !seeds.contains(seed));
+        let more: BTreeSet<u64> = setting.seeds.iter().chain(&selection.known).copied().collect();
+        let more = more.into_iter().filter(|seed| !seeds.contains(seed));
         let planner = Planner { experiment, setting, selection, out };
         let mut runs = Vec::new();
         // Of each task the first, with those that it is also of: whoever mends one should know the others.
@@ -304,7 +327,9 @@ impl Planner<'_> {
         *every = (*every).min((steps / HISTOGRAMS).max(1));
         let (task, arm) = (task.label.name.clone(), arm.label.name.clone());
         let folder = Path::new(&task).join(&arm).join(format!("seed-{seed}"));
-        Ok(PlannedRun { task, arm, wanted, folder, recipe, steps, samples, data })
+        let sets = self.selection.sets.iter().filter_map(|set| set.split_once('='));
+        let set = sets.map(|(path, _)| path.trim().to_string()).collect();
+        Ok(PlannedRun { task, arm, wanted, folder, recipe, steps, samples, data, set })
     }
 
     /// The recipe of a run, before the number of its steps is known.
@@ -426,6 +451,26 @@ mod tests {
         // Of runs that are there the results go on telling.
         std::fs::create_dir(out.path().join("ag-news-textcnn")).unwrap();
         assert!(missing(&["cifar10-resnet20"]));
+    }
+
+    /// A resumed run may record as often as it likes; of one that was asked to record otherwise it is another record.
+    #[test]
+    fn what_is_known_of_a_run_counts_where_it_is_asked_for() {
+        let experiment = Experiment::parse(TINY).unwrap();
+        let first = |sets: &[&str]| {
+            let sets = sets.iter().map(ToString::to_string).collect();
+            let selection = Selection { sets, known: vec![1, 9], ..Selection::default() };
+            plan(&experiment, "quick", &selection).unwrap().runs
+        };
+        let (before, other) = (first(&[]), first(&["record.every=3"]));
+        let wanted = before.iter().map(|run| (run.recipe.seed, run.wanted));
+        assert!(wanted.clone().all(|(seed, wanted)| wanted == (seed != 9)));
+        assert!(wanted.clone().any(|(seed, _)| seed == 9));
+        let provenance = Provenance { data: before[0].data.clone(), ..Provenance::here() };
+        let changes =
+            |run: &PlannedRun, of: &PlannedRun| run.change(&of.recipe, &provenance).unwrap();
+        assert!(changes(&other[0], &before[0]).unwrap().contains("record.every"));
+        assert_eq!(changes(&before[0], &other[0]), None);
     }
 
     #[test]

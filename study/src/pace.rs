@@ -44,6 +44,7 @@ mod tests {
             wanted: true,
             samples: [1, 1],
             data: Vec::new(),
+            set: Vec::new(),
         };
         let runs = [planned("images", 100), planned("images", 50), planned("texts", 10)];
         let mut pace = Pace::default();

@@ -294,6 +294,9 @@ pub struct VerdictPart {
     /// What was measured there; absent where nothing could be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Interval>,
+    /// How probable it is that this interval holds the truth; 0 where that was not stored: as of the verdict.
+    #[serde(default)]
+    pub confidence: f64,
 }
 
 /// How a claim was tested.

@@ -256,21 +256,11 @@ impl Job<'_> {
         notify: &mut impl FnMut(&Notice<'_>),
     ) -> Result<()> {
         let path = self.folder.join(experiment::FILE);
-        let there = match self.disk.read(&path, experiment::MAX_BYTES) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            read => Some(read.with_context(|| {
-                format!("cannot read {}: move it away to go on without it", path.display())
-            })?),
-        };
-        let asked = there.as_ref().and_then(|there| str::from_utf8(there).ok());
-        let asked = asked.and_then(|text| Experiment::parse(text).ok());
-        if asked.as_ref() == Some(self.experiment) {
+        let question = Question::of(&self.disk, &self.folder, self.experiment)?;
+        if question == Question::TheSame {
             return Ok(()); // With the comments that somebody may have written into it.
         }
-        // More seeds of the same arms are no other question.
-        let scales = self.experiment.scales.clone();
-        let is_same = asked.is_some_and(|asked| Experiment { scales, ..asked } == *self.experiment);
-        if there.is_some() && !is_same {
+        if question == Question::Another {
             let aside = self.superseded(Path::new(""), |number| format!("report-{number}"))?;
             self.disk.create_folders(&aside).with_context(|| cannot_write(&aside))?;
             let results = aside.join(report::JSON);
@@ -404,6 +394,50 @@ impl Job<'_> {
         };
         verdict::judge_by(self.experiment, self.scale, &mut results);
         results
+    }
+}
+
+/// What the experiment file of a folder asks, beside an experiment.
+#[derive(PartialEq)]
+enum Question {
+    /// There is none.
+    Nothing,
+    TheSame,
+    /// The same of other scales: more seeds of the same arms are no other question.
+    OfOtherScales,
+    Another,
+}
+
+impl Question {
+    fn of(disk: &Disk, folder: &Path, experiment: &Experiment) -> Result<Self> {
+        let path = folder.join(experiment::FILE);
+        let there = match disk.read(&path, experiment::MAX_BYTES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Nothing),
+            read => read.with_context(|| {
+                format!("cannot read {}: move it away to go on without it", path.display())
+            })?,
+        };
+        let asked = str::from_utf8(&there).ok().and_then(|text| Experiment::parse(text).ok());
+        let Some(asked) = asked else { return Ok(Self::Another) };
+        if asked == *experiment {
+            return Ok(Self::TheSame);
+        }
+        let scales = experiment.scales.clone();
+        let is_same = Experiment { scales, ..asked } == *experiment;
+        Ok(if is_same { Self::OfOtherScales } else { Self::Another })
+    }
+}
+
+/// How many times the verdicts in an experiment's folder may be looked at, if they answer the same question, and the seeds
+/// that its runs have.
+///
+/// # Errors
+/// When what is in the folder cannot be read.
+pub fn looked(disk: &Disk, folder: &Path, experiment: &Experiment) -> Result<(usize, Vec<u64>)> {
+    match Question::of(disk, folder, experiment)? {
+        Question::Another => Ok((0, Vec::new())),
+        // Results may have come without their experiment, from another machine.
+        _ => Ok(EarlierResults::read(disk, folder)?.looked()),
     }
 }
 

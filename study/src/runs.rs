@@ -55,7 +55,13 @@ pub struct Glance {
 /// # Errors
 /// When `place` cannot be listed. A folder below it that cannot is passed over.
 pub fn under(disk: &Disk, place: &Path) -> Result<Vec<PathBuf>> {
-    let cannot = || format!("cannot list {}: name the folder that runs are in", place.display());
+    let cannot = || match place.exists() {
+        true => format!("cannot list {}: name the folder that runs are in", place.display()),
+        false => format!(
+            "there is no run under {} yet; another folder is named by --runs",
+            place.display()
+        ),
+    };
     let mut runs = Vec::new();
     look(disk, place, disk.list(place).with_context(cannot)?, DEEPEST, &mut runs);
     runs.sort();

@@ -151,7 +151,7 @@ impl Estimate {
     }
 
     /// The same if each sample had so many more numbers, and varied as it does.
-    fn ends_with(&self, more: u64, side: f64) -> Option<[f64; 2]> {
+    pub fn ends_with(&self, more: u64, side: f64) -> Option<[f64; 2]> {
         let reach = match self.student(more)? {
             (_, None) => 0.0,
             (error, Some(student)) => error * student.inverse_cdf(1.0 - side),

@@ -40,7 +40,10 @@ impl Tuning {
             let set = format!("{}={value}", self.0.path);
             let own = [set.clone(), format!("samples.validation={SHARE}")];
             let sets = all.sets.iter().cloned().chain(own).collect();
-            (set.replace('/', "-"), Selection { seeds: Some(vec![SEED]), sets, ..all.clone() })
+            (
+                set.replace('/', "-"),
+                Selection { seeds: Some(vec![SEED]), known: Vec::new(), sets, ..all.clone() },
+            )
         })
     }
 

@@ -6,20 +6,32 @@ mod numbers;
 mod one_link;
 
 use crate::claim::Claim;
-use crate::experiment::{self, Choice, Experiment};
+use crate::experiment::{self, Choice, Experiment, Setting};
 use crate::measured::INFINITE;
 use crate::results::{Results, Ruling, Verdict, VerdictPart};
 use crate::scale::Scale;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use one_link::on_link;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Judges results by their experiment as it is now, and gives it back: that of the `experiment.toml` in
 /// `folder`, or else the built-in one of that name. Results of neither keep what they hold.
 ///
 /// # Errors
-/// When the experiment cannot be read, or has no such scale.
+/// When the experiment cannot be read, or has no such scale, or a run is there twice.
 pub fn judge_again(folder: &Path, results: &mut Results) -> Result<Option<Experiment>> {
+    let mut known = BTreeSet::new();
+    for run in &results.runs {
+        ensure!(
+            known.insert((&run.task, &run.arm, run.seed)),
+            "{}: {} of {} with seed {} is there twice: take one of them out",
+            folder.display(),
+            run.arm,
+            run.task,
+            run.seed
+        );
+    }
     let file = folder.join(experiment::FILE);
     let is_built_in = || Experiment::built_in().iter().any(|(name, _)| *name == results.experiment);
     let name = match file.is_file() {
@@ -40,8 +52,34 @@ pub(super) fn judge_by(experiment: &Experiment, scale: &Scale, results: &mut Res
     results.title.clone_from(&experiment.title);
     results.paper.clone_from(&experiment.paper);
     let choices = [experiment.task_choices(), experiment.arm_choices()];
-    let claims = experiment.claims.iter();
-    results.verdicts = claims.map(|claim| judge(claim, &choices, scale, results)).collect();
+    let setting = experiment.scales.get(scale);
+    let named = |kind: usize, name: &String| choices[kind].iter().find(|c| c.label.name == *name);
+    let is_trained = |task: &str, arm: &String| {
+        let is_in = |setting: &Setting, task: &Choice, arm: &Choice| {
+            let is_of_scale = |names: &Vec<String>| names.iter().any(|name| task.matches(name));
+            setting.tasks.as_ref().is_none_or(is_of_scale) && setting.trains(task, arm)
+        };
+        let both = named(0, &task.to_string()).zip(named(1, arm));
+        setting.zip(both).is_some_and(|(setting, (task, arm))| is_in(setting, task, arm))
+    };
+    let verdict = |claim: &Claim| {
+        let has_run = |task: &&String| {
+            results.runs.iter().any(|run| run.task == **task && run.arm == claim.arm)
+        };
+        let verdict = judge(claim, &choices, scale, results);
+        // "Up to" may be reached by the task that has no run yet.
+        let mut trained = claim.best_of.iter().filter(|task| is_trained(task, &claim.arm));
+        match trained.find(|task| !has_run(task)) {
+            Some(task)
+                if matches!(verdict.ruling, Ruling::Contradicted | Ruling::DependsOnLink) =>
+            {
+                let why = format!("{task}, which may reach it, has no run here");
+                Verdict { ruling: Ruling::NotTestable, why, by_link: None, ..verdict }
+            }
+            _ => verdict,
+        }
+    };
+    results.verdicts = experiment.claims.iter().map(verdict).collect();
 }
 
 /// The verdict on a claim, with the labels of tasks and of arms. A claim on a time that names no link is asked on every
@@ -89,7 +127,10 @@ fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Res
         (None, None) => by_link.clone().unwrap_or_default(),
     };
     let parts = links.iter().zip(&verdicts).flat_map(|(link, of)| match of.parts.as_slice() {
-        [] => vec![VerdictPart { on: link.clone(), measured: of.measured }],
+        [] => {
+            let (on, measured, confidence) = (link.clone(), of.measured, of.confidence);
+            vec![VerdictPart { on, measured, confidence }]
+        }
         tasks => {
             let on = |task: &VerdictPart| VerdictPart {
                 on: format!("{} at {link}", task.on),

@@ -25,9 +25,11 @@ pub struct Reached {
     all_seconds: Vec<f64>,
     /// Bytes that one rank of each sent.
     bytes: Vec<f64>,
+    /// Runs that diverged, failed or are missing: in none of the lists.
+    unfinished: usize,
 }
 
-/// How the finished runs of each arm came to the test accuracy `target`.
+/// How the runs of each arm came to the test accuracy `target`.
 pub fn reached(results: &Results, target: f64) -> Vec<Reached> {
     let tasks = tasks::tasks(results);
     let of_arm = |task: &str, arm: &Arm<'_>| {
@@ -45,6 +47,7 @@ pub fn reached(results: &Results, target: f64) -> Vec<Reached> {
             seconds: runs.iter().map(|run| first(run)).collect(),
             all_seconds: each(|run| run.summary.step_seconds + run.summary.evaluation_seconds),
             bytes: each(|run| run.sent),
+            unfinished: arm.runs.len() - runs.len(),
         }
     };
     let arms = tasks.iter().flat_map(|task| task.arms.iter().map(|arm| (&task.label.label, arm)));
@@ -70,12 +73,15 @@ fn row(reached: &Reached) -> [String; 7] {
         words::or_none(SeedMean::new(values).as_ref().map(format))
     };
     let known: Vec<f64> = reached.seconds.iter().copied().flatten().collect();
+    let all = reached.seeds.len() + reached.unfinished;
+    // Of those that were fast enough alone it would be no time of the arm.
+    let times = if known.len() == all { known.as_slice() } else { &[] };
     [
         reached.arm.clone(),
-        reached.seeds.len().to_string(),
+        all.to_string(),
         mean(&reached.accuracies, words::accuracy),
-        format!("{} of {}", known.len(), reached.seeds.len()),
-        mean(&known, words::duration),
+        format!("{} of {all}", known.len()),
+        mean(times, words::duration),
         mean(&reached.all_seconds, words::duration),
         mean(&reached.bytes, |bytes| text::bytes(bytes.mean)),
     ]

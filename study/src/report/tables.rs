@@ -188,9 +188,11 @@ pub(super) fn about_links(target: Option<&AimedAccuracy>) -> String {
 
 /// Where the accuracy of an arm lies, in percent: `95 %: 92.90 to 93.90`.
 fn interval(task: &Task<'_>, arm: &Arm<'_>) -> String {
-    let side = (1.0 - task.confidence) / 2.0;
-    let ends = Estimate::new(&arm.values(accuracy)).and_then(|estimate| estimate.ends(side));
-    let sure = text::percent(task.confidence);
+    let values = arm.values(accuracy);
+    let confidence = task.confidence(values.len());
+    let side = (1.0 - confidence) / 2.0;
+    let ends = Estimate::new(&values).and_then(|estimate| estimate.ends(side));
+    let sure = text::percent(confidence);
     ends.map_or_else(String::new, |[low, high]| {
         format!("{sure}: {:.2} to {:.2}", low * 100.0, high * 100.0)
     })

@@ -1,5 +1,6 @@
 //! Runs by task and arm, and means over their seeds.
 
+use crate::decision::looks;
 use crate::measured::{Measured, OnLink};
 use crate::plot::Style;
 use crate::results::{Label, Results, RunResult, RunStatus};
@@ -22,8 +23,8 @@ pub(super) struct Task<'a> {
     baseline: Option<usize>,
     /// The words of the links, from the slowest to the fastest.
     pub(super) links: Vec<String>,
-    /// How probable it is that an interval holds the truth: as in the verdicts, where there are any.
-    pub(super) confidence: f64,
+    /// How many times verdicts may be looked at, where there are any.
+    looked: Option<usize>,
 }
 
 /// An arm on a task.
@@ -68,10 +69,20 @@ pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
         let arms: Vec<Arm<'_>> = arms.filter(|arm| !arm.runs.is_empty()).collect();
         let baseline = results.baseline.as_ref();
         let baseline = baseline.and_then(|name| arms.iter().position(|a| a.label.name == *name));
-        let confidence = results.verdicts.first().map_or(1.0 - LEVEL, |first| first.confidence);
-        Task { label, links: links(&arms), arms, baseline, confidence }
+        let looked = results.verdicts.first().map(|_| results.looks);
+        Task { label, links: links(&arms), arms, baseline, looked }
     };
     results.tasks.iter().map(task).filter(|task: &Task<'_>| !task.arms.is_empty()).collect()
+}
+
+impl Task<'_> {
+    /// How probable it is that an interval over so many seeds holds the truth: as in the verdicts, where there are any.
+    pub(super) fn confidence(&self, seeds: usize) -> f64 {
+        let Some(times) = self.looked else { return 1.0 - LEVEL };
+        let looks = looks(times);
+        let look = looks.iter().rfind(|look| look.seeds <= seeds).unwrap_or(&looks[0]);
+        1.0 - 2.0 * look.side
+    }
 }
 
 /// The style of each arm: the values of one member have one hue, and marks of their own.

@@ -107,18 +107,22 @@ fn end_in_parts(end: f64, verdict: &Verdict) -> (String, &'static str) {
 /// What was measured for a verdict, with its interval where there is one.
 pub(super) fn mean_and_ends(verdict: &Verdict) -> Option<String> {
     match verdict.parts.as_slice() {
-        [] => Some(with_ends(&verdict.measured?, verdict)),
+        [] => Some(with_ends(&verdict.measured?, verdict, verdict.confidence)),
         parts if parts.iter().all(|part| part.measured.is_none()) => None,
         parts => Some(parts.iter().map(|part| on(part, verdict)).collect::<Vec<_>>().join("; ")),
     }
 }
 
-/// A mean with its interval where there is one.
-fn with_ends(measured: &Interval, verdict: &Verdict) -> String {
+/// A mean with its interval where there is one; with its confidence, if that is not the verdict's.
+fn with_ends(measured: &Interval, verdict: &Verdict, confidence: f64) -> String {
     let Interval { mean, ends, seeds } = measured;
     let mean = in_unit(*mean, verdict.unit);
     match ends {
-        Some(ends) => format!("{mean} ({}, {seeds} seeds)", both(*ends, verdict)),
+        Some(ends) => {
+            let is_other = confidence > 0.0 && (confidence - verdict.confidence).abs() > 1e-9;
+            let sure = is_other.then(|| format!(", {}", percent(confidence))).unwrap_or_default();
+            format!("{mean} ({}, {seeds} seeds{sure})", both(*ends, verdict))
+        }
         None => mean,
     }
 }
@@ -135,7 +139,9 @@ fn both(ends: [f64; 2], verdict: &Verdict) -> String {
 /// What was measured on one of several tasks or links.
 fn on(part: &VerdictPart, verdict: &Verdict) -> String {
     match &part.measured {
-        Some(measured) => format!("{}: {}", part.on, with_ends(measured, verdict)),
+        Some(measured) => {
+            format!("{}: {}", part.on, with_ends(measured, verdict, part.confidence))
+        }
         None => format!("{}: nothing", part.on),
     }
 }
@@ -280,12 +286,14 @@ mod tests {
             ["1×", "1.2×"]
         );
         assert_eq!(close(-0.00004, [None, Some(0.0)], Unit::Points), "<+0.00");
+        let sure = verdict.confidence;
         let on = |task: &str, mean: f64| VerdictPart {
             on: task.into(),
             measured: Some(Interval { mean, ends: None, seeds: 1 }),
+            confidence: sure,
         };
         verdict.parts = vec![on("VGG-16", -0.01), on("BiLSTM", -0.02)];
-        verdict.parts.push(VerdictPart { on: "TextCNN".into(), measured: None });
+        verdict.parts.push(VerdictPart { measured: None, ..on("TextCNN", 0.0) });
         let all = "VGG-16: -1.00 points; BiLSTM: -2.00 points; TextCNN: nothing";
         assert_eq!(mean_and_ends(&verdict).unwrap(), all);
         assert!(measured(&verdict).below.ends_with(". BiLSTM: -2.00 points. TextCNN: nothing"));

@@ -4,10 +4,11 @@ use super::numbers::{SeedNumbers, average};
 use crate::claim::{Claim, Compare, Measure};
 use crate::decision::{Bounds, Decision, Estimated, Look, MOST_SEEDS, looks};
 use crate::experiment::Choice;
-use crate::results::{Results, Ruling, Verdict, VerdictPart};
+use crate::results::{Results, Ruling, RunResult, Verdict, VerdictPart};
 use crate::scale::Scale;
 use crate::statistics::Interval;
 use gradwire::text::percent;
+use std::collections::BTreeSet;
 
 /// The verdict on a claim on one link, or on none: that of the first look that decides it, or else of the last one whose
 /// seeds both arms have.
@@ -19,8 +20,11 @@ pub(super) fn on_link(
 ) -> Verdict {
     let of = |look: &Look| look_at(claim, choices, scale, results, *look);
     let fewer = |task: &String| {
-        let count =
-            |arm: &String| results.runs.iter().filter(|r| r.task == *task && r.arm == *arm).count();
+        let is_of = |run: &&RunResult, arm: &String| run.task == *task && run.arm == *arm;
+        let count = |arm: &String| {
+            let seeds = results.runs.iter().filter(|run| is_of(run, arm)).map(|run| run.seed);
+            seeds.collect::<BTreeSet<u64>>().len()
+        };
         std::iter::once(&claim.arm).chain(&claim.against).map(count).min()
     };
     let there = claim.tasks().filter_map(fewer).max().unwrap_or(0);
@@ -73,6 +77,7 @@ fn look_at(
     let parts = verdicts.iter().map(|(task, verdict)| VerdictPart {
         on: label(&choices[0], task),
         measured: verdict.measured,
+        confidence: verdict.confidence,
     });
     let dirty = verdicts.iter().map(|(_, verdict)| verdict.dirty).sum();
     let machines = verdicts.iter().map(|(_, verdict)| verdict.machines).max().unwrap_or_default();
@@ -95,7 +100,11 @@ fn on_task(
         ends: estimated.ends(side).map(|ends| in_terms_of(claim, ends)),
         seeds: estimated.seeds(),
     });
-    let Ruled { ruling, more_seeds, why } = rule(claim, scale, &found, estimated, side);
+    let all = looks(results.looks);
+    // Several tasks share the error of a look.
+    let tasks = all.iter().find(|look| look.seeds == seeds).map_or(1.0, |look| look.side / side);
+    let coming = (&all[..], tasks);
+    let Ruled { ruling, more_seeds, why } = rule(claim, scale, &found, estimated, side, coming);
     Verdict {
         claim: claim.claim.clone(),
         source: claim.source.clone(),
@@ -160,6 +169,7 @@ fn rule(
     found: &SeedNumbers,
     estimated: Option<Estimated>,
     side: f64,
+    looks: (&[Look], f64),
 ) -> Ruled {
     let against = claim.against.as_deref().unwrap_or("the other");
     let untestable = |why: String| Ruled::new(Ruling::NotTestable, why);
@@ -224,11 +234,16 @@ fn rule(
             "both have the same number with every seed: nothing tells them apart".into(),
         );
     }
-    decide(&estimated, bounds(claim), side)
+    decide(&estimated, bounds(claim), side, looks)
 }
 
-/// The ruling by where the interval lies.
-fn decide(estimated: &Estimated, bounds: Bounds, side: f64) -> Ruled {
+/// The ruling by where the interval lies. `looks` are all looks, and how many tasks share their error.
+fn decide(
+    estimated: &Estimated,
+    bounds: Bounds,
+    side: f64,
+    (looks, tasks): (&[Look], f64),
+) -> Ruled {
     let interval = |side: f64| match estimated.ends(side) {
         Some(_) => format!("the {} interval", percent(1.0 - 2.0 * side)),
         None => "the measured value".into(),
@@ -245,8 +260,13 @@ fn decide(estimated: &Estimated, bounds: Bounds, side: f64) -> Ruled {
             Ruled::new(Ruling::Contradicted, why)
         }
         Decision::Straddles => {
-            let more_seeds = estimated.more_seeds(bounds, side);
+            let several = looks.len() > 1;
+            let more_seeds = match several {
+                true => estimated.more_seeds_of_looks(bounds, looks, tasks),
+                false => estimated.more_seeds(bounds, side),
+            };
             let more = match more_seeds {
+                None if several => "no look that is still to come would decide".into(),
                 Some(1) => "one seed more would decide".into(),
                 Some(more) => format!("{more} seeds more would decide"),
                 None => format!("more than {MOST_SEEDS} seeds would be needed"),

@@ -4,6 +4,7 @@ use super::*;
 use crate::bench::codecs::Spread;
 use crate::claim::{Compare, Measure};
 use crate::decision::tests::Draws;
+use crate::experiment::tests::TINY;
 use crate::measured::{INFINITE, Loss, Measured, OnLink};
 use crate::results::{Label, RunResult, RunStatus, Test, Timing};
 use gradwire::record::Summary;
@@ -664,6 +665,30 @@ fn of_several_tasks_the_best_counts() {
     let mut missing = [on("t", &low), on("u", &low)].concat();
     missing[5].outcome = RunStatus::Missing;
     assert_eq!(judged(&best_of(), &results(missing)).ruling, Ruling::NotTestable);
+}
+
+/// The task that has no run may be the best one, if the scale trains it.
+#[test]
+fn up_to_is_not_contradicted_while_a_task_has_no_run() {
+    let claim = "{ claim = 'c', best_of = ['few-2', 'few-4'], arm = 'dense', measure = 'accuracy', at_least = 0.9 }";
+    let text = TINY.replace("claims = []", &format!("claims = [{claim}]"));
+    let experiment = Experiment::parse(&text).unwrap();
+    let of = |tasks: &[&str]| {
+        let runs = tasks.iter().flat_map(|task| on(task, &[0.5, 0.51, 0.52]));
+        let mut found = results(runs.map(|run| RunResult { arm: "dense".into(), ..run }).collect());
+        judge_by(&experiment, &Scale::from("quick"), &mut found);
+        found.verdicts.remove(0).ruling
+    };
+    assert_eq!(of(&["few-2", "few-4"]), Ruling::Contradicted);
+    assert_eq!(of(&["few-2"]), Ruling::NotTestable);
+}
+
+/// One run is one seed, however often a file that was put together by hand holds it.
+#[test]
+fn a_run_that_is_there_twice_is_refused() {
+    let mut found = results([on("t", &[0.5, 0.6]), on("t", &[0.5])].concat());
+    let error = judge_again(Path::new("nowhere"), &mut found).unwrap_err().to_string();
+    assert!(error.contains("a of t with seed 1 is there twice"), "{error}");
 }
 
 /// Where the truth lies at the bound with both tasks, or with one of them, either verdict is wrong in
