@@ -104,7 +104,7 @@ fn fetch(name: &str, dir: &Path) -> Result<()> {
 #[cfg(not(feature = "fetch"))]
 fn fetch(name: &str, dir: &Path) -> Result<()> {
     bail!(
-        "this build of gradwire cannot download {name}: it was built without the feature `fetch`, \
+        "this build of gradwire downloads no data set (cifar10, cifar100, ag-news), and so not {name}: it was built without the feature `fetch`, \
          which takes minutes; `cargo install --path cli --features fetch` has it. Or unpack the \
          official archive under {} yourself",
         dir.display()

@@ -29,6 +29,7 @@ mod time_to_accuracy;
 mod train;
 
 use anyhow::{Result, anyhow, ensure};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use gradwire::checkpoint;
@@ -107,6 +108,28 @@ struct Eval {
 }
 
 impl Cli {
+    /// The arguments of this process. What they should be is told, and the process ends, if they are no command line.
+    pub fn from_arguments() -> Self {
+        Self::try_parse().unwrap_or_else(|mut refused| {
+            let changes_recipes = ["train", "sweep", "advise", "reproduce"];
+            let command = std::env::args_os().nth(1);
+            let command = command.as_ref().and_then(|word| word.to_str()).unwrap_or_default();
+            let is_near = refused.get(ContextKind::SuggestedArg).is_some();
+            let is_option = matches!(refused.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if word.starts_with("--"));
+            if refused.kind() == ErrorKind::UnknownArgument
+                && changes_recipes.contains(&command)
+                && is_option
+                && !is_near
+            {
+                let tip = "any value of a recipe is changed by --set, such as --set optimizer=adamw; `gradwire list keys` \
+                           shows them all";
+                let tips = ContextValue::StyledStrs(vec![tip.into()]);
+                refused.insert(ContextKind::Suggested, tips);
+            }
+            refused.exit()
+        })
+    }
+
     /// Does what the command line says; errors go to standard error.
     pub fn run(self) -> ExitCode {
         signals::end_with_the_output();

@@ -1,6 +1,5 @@
 //! The `gradwire` program.
 
-use clap::Parser;
 use mimalloc::MiMalloc;
 use std::process::ExitCode;
 
@@ -11,7 +10,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     one_thread_inside_candle();
-    gradwire_cli::Cli::parse().run()
+    gradwire_cli::Cli::from_arguments().run()
 }
 
 /// candle sizes its inner thread pools by this variable, not by the pool that a worker computes

@@ -9,6 +9,7 @@ use gradwire::text::{Column, Table};
 use gradwire_exchange::network::{Link, presets};
 use gradwire_study::network::replay::{Assumptions, RecordedRun};
 use gradwire_study::network::report::{NamedLink, ReplayReport};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// What to do.
@@ -91,6 +92,29 @@ fn links() {
     print!("{table}");
 }
 
+/// The words of the links in lists: `wan,2.5gbit,latency=1ms` has two.
+///
+/// # Errors
+/// When one of them is no link, or stands there twice.
+pub(super) fn words_of_links(lists: &[String]) -> Result<Vec<String>> {
+    if lists.is_empty() {
+        return Ok(Vec::new());
+    }
+    let list = lists.join(",");
+    let links = Link::parse_list(&list).with_context(|| format!("--links {list}"))?;
+    let words: Vec<String> = links.into_iter().map(|(word, _)| word).collect();
+    once_each(words.iter())?;
+    Ok(words)
+}
+
+fn once_each<'a>(words: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut known = BTreeSet::new();
+    for word in words {
+        ensure!(known.insert(word), "{word} is given twice: write each link once");
+    }
+    Ok(())
+}
+
 impl Replay {
     fn assumptions(&self) -> Result<Assumptions> {
         let within = |value: Option<f64>, low: f64, high: f64| {
@@ -129,10 +153,7 @@ impl Replay {
             };
             named.push((text.trim().to_string(), link));
         }
-        for (place, (word, _)) in named.iter().enumerate() {
-            let twice = named[..place].iter().any(|(other, _)| other == word);
-            ensure!(!twice, "{word} is given twice: write each link once");
-        }
+        once_each(named.iter().map(|(word, _)| word))?;
         Ok(named)
     }
 

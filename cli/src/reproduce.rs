@@ -2,11 +2,11 @@
 
 use crate::changes::tagged;
 use crate::grid::{AskedExperiment, GridArgs};
+use crate::network::words_of_links;
 use crate::refused::Failure;
 use anyhow::{Context, Result};
 use clap::Args;
 use gradwire::text::{Column, Table};
-use gradwire_exchange::network::Link;
 use gradwire_study::experiment::Experiment;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub(super) struct Reproduce {
     /// An experiment's name (see --list) or a TOML file
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// Show the experiments, their scales and claims
+    /// Show the experiments, or the one that is named, with scales and claims
     #[arg(long)]
     list: bool,
     /// How much to train: smoke (made-up data, a few steps), quick (one pass, about an hour on two
@@ -28,7 +28,7 @@ pub(super) struct Reproduce {
     #[command(flatten)]
     running: GridArgs,
     /// Links to replay runs on, in place of the experiment's
-    #[arg(long, value_name = "LINK,…", value_delimiter = ',')]
+    #[arg(long, value_name = "LINK,…")]
     links: Vec<String>,
     /// Change any value of every recipe, such as train.epochs=1; may be repeated
     #[arg(long = "set", value_name = "PATH=VALUE")]
@@ -47,24 +47,20 @@ pub(super) struct Reproduce {
 impl Reproduce {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         if self.list {
-            list()?;
-            return Ok(ExitCode::SUCCESS);
+            return list(self.name);
         }
         let name = self.name.as_deref().unwrap_or_default();
         let (name, experiment) = Experiment::load(name).map_err(Failure::refused)?;
         let scale = experiment.scale(self.scale.as_deref());
         let scale =
             scale.with_context(|| format!("experiment {name}")).map_err(Failure::refused)?;
-        for link in &self.links {
-            let parsed = Link::parse(link).with_context(|| format!("--links {link}"));
-            parsed.map_err(Failure::refused)?;
-        }
+        let links = words_of_links(&self.links).map_err(Failure::refused)?;
         let tags = tagged(self.tags).map(|(key, words)| format!("{key}={words}"));
         self.running.run(&AskedExperiment {
             name,
             experiment,
             scale,
-            links: self.links,
+            links,
             sets: self.sets.into_iter().chain(tags).collect(),
             out: self.out,
             dir: self.dir,
@@ -74,10 +70,11 @@ impl Reproduce {
     }
 }
 
-/// Prints every experiment with its scales and claims.
-fn list() -> Result<()> {
-    for (name, _) in Experiment::built_in() {
-        let (_, experiment) = Experiment::load(&name)?;
+/// Prints the experiment that is named, or every one, with its scales and claims.
+fn list(named: Option<String>) -> Result<ExitCode, Failure> {
+    let built_in = || Experiment::built_in().into_iter().map(|(name, _)| name).collect();
+    for name in named.map_or_else(built_in, |name| vec![name]) {
+        let (name, experiment) = Experiment::load(&name).map_err(Failure::refused)?;
         println!("{name}: {}\n  {}", experiment.title, experiment.paper);
         let mut scales = Table::new([""; 3].map(Column::left));
         let rows = experiment.scales.iter();
@@ -91,5 +88,5 @@ fn list() -> Result<()> {
     println!(
         "gradwire reproduce NAME --scale smoke|quick|standard|full; --dry-run tells how long it takes"
     );
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

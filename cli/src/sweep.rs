@@ -2,6 +2,7 @@
 
 use crate::changes::TrainingChanges;
 use crate::grid::{AskedExperiment, GridArgs};
+use crate::network::words_of_links;
 use crate::refused::Failure;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -37,12 +38,7 @@ pub(super) struct Sweep {
     #[command(flatten)]
     running: GridArgs,
     /// Links to tell the times on, by name (`gradwire network links`) or bandwidth
-    #[arg(
-        long,
-        value_name = "LINK,…",
-        value_delimiter = ',',
-        default_value = "100mbit,1gbit,10gbit"
-    )]
+    #[arg(long, value_name = "LINK,…", default_value = "100mbit,1gbit,10gbit")]
     links: Vec<String>,
     #[command(flatten)]
     changes: TrainingChanges,
@@ -73,7 +69,7 @@ impl Sweep {
                 .collect::<Result<_>>()?,
             questions: self.ask.iter().map(|ask| Question::parse(ask)).collect::<Result<_>>()?,
             baseline: self.baseline,
-            links: self.links,
+            links: words_of_links(&self.links)?,
             seeds: self.running.seeds.unwrap_or(SEEDS),
         };
         if let Some(tune) = &self.running.tune {

@@ -38,7 +38,7 @@ pub(super) struct Train {
     #[command(flatten)]
     changes: TrainingChanges,
     /// Inject faults, such as "panic:worker=2,step=40; kill:step=80"; also stall,
-    /// corrupt, nan, flip, disk-full (docs/faults.md, "What a run survives")
+    /// corrupt, nan, flip, disk-full (docs/faults.md, "Inject faults")
     #[arg(long, value_name = "FAULTS")]
     inject: Option<String>,
     /// Go on with a run, by its folder, its name, or `last` for the newest, from its newest whole
