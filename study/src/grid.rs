@@ -344,7 +344,10 @@ impl Planner<'_> {
         layers.extend(own_layers(&setting.task, task));
         layers.extend(own_layers(&setting.arm, arm));
         let on_the_task = |name: &str| name.contains('/') && arm.matches_on(task, name);
-        layers.extend(setting.arm.iter().filter(|(name, _)| on_the_task(name)).map(|(_, own)| own));
+        let mut both: Vec<_> = setting.arm.iter().filter(|(name, _)| on_the_task(name)).collect();
+        // A member's name is the beginning of those with its values, which say more.
+        both.sort_by_key(|(name, _)| name.len());
+        layers.extend(both.into_iter().map(|(_, own)| own));
         layers.push(&own);
         let mut sets = self.selection.sets.clone();
         let tuned = self.selection.tuned.as_ref();
@@ -451,6 +454,24 @@ mod tests {
         // Of runs that are there the results go on telling.
         std::fs::create_dir(out.path().join("ag-news-textcnn")).unwrap();
         assert!(missing(&["cifar10-resnet20"]));
+    }
+
+    #[test]
+    fn of_an_arm_on_a_task_the_one_with_values_says_more() {
+        let both = "arm.\"few/dqsgd\".scheme.gap = 11\n        arm.\"few-4/dqsgd\".scheme.gap = 9";
+        let text = TINY.replace("arm.\"few-4/dqsgd\".scheme.gap = 9", both);
+        assert_ne!(text, TINY);
+        let experiment = Experiment::parse(&text).unwrap();
+        let grid = plan(&experiment, "quick", &only(&["dqsgd"])).unwrap();
+        let gap = |task: &str| {
+            let run = grid.wanted().find(|run| run.task == task).unwrap();
+            run.recipe.to_toml().unwrap().contains(if task == "few-4" {
+                "gap = 9"
+            } else {
+                "gap = 11"
+            })
+        };
+        assert!(gap("few-2") && gap("few-4"));
     }
 
     /// A resumed run may record as often as it likes; of one that was asked to record otherwise it is another record.
