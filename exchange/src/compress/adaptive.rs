@@ -221,7 +221,7 @@ impl<F: LevelFit> Compressor for Adaptive<F> {
         match &self.shared {
             Some(shared) => self.used.copy_from_slice(shared),
             None if fits && self.weight(&self.sums) > 0.0 => {
-                self.fit.solve(&self.sums, &mut self.used)
+                self.fit.solve(&self.sums, &mut self.used);
             }
             None => rounding::uniform(&mut self.used),
         }

@@ -120,7 +120,10 @@ fn with_ends(measured: &Interval, verdict: &Verdict, confidence: f64) -> String 
     match ends {
         Some(ends) => {
             let is_other = confidence > 0.0 && (confidence - verdict.confidence).abs() > 1e-9;
-            let sure = is_other.then(|| format!(", {}", percent(confidence))).unwrap_or_default();
+            let sure = match is_other {
+                true => format!(", {}", percent(confidence)),
+                false => String::new(),
+            };
             format!("{mean} ({}, {seeds} seeds{sure})", both(*ends, verdict))
         }
         None => mean,
