@@ -71,8 +71,8 @@ class Exchange:
     `alltoall`, an `allgather` of one rank must be able to meet the `alltoall` of another (see
     `Transport`). All ranks make the same calls with the same arguments. `start_step` is the first
     step that is compressed; `bucketing` is "whole", "parameter" or a number of bytes; `feedback` says
-    whether there is error feedback, or in which form: `{"decay": 0.95}` or `{"efsgdm": 0.1}`; `rules` give
-    parameters a scheme of their own by name: `[{"match": "*.bias", "scheme": "dense"}]`. The other
+    whether there is error feedback, or in which form: `{"decay": 0.95}`, `{"efsgdm": 0.1}` or
+    `{"momentum": 0.9}`; `rules` give parameters a scheme of their own by name: `[{"match": "*.bias", "scheme": "dense"}]`. The other
     arguments are those of the policy around a scheme, and `settings` are the scheme's. What is None
     is the scheme's habit: a `momentum_correction` of 0.9 for `dgc`, after which the optimizer must
     have no momentum of its own.

@@ -501,8 +501,8 @@ class State(_Ranks):
     the exchange overlaps with the backward pass, as it does by default where that changes no bit (`dense`,
     `half`, `nonzero`). `timeout` is how long a rank may be silent. `process_group` is the ranks that average:
     by default those of the DistributedDataParallel that `parameters` is, or else all.
-    `feedback` is also a form of it, `{"decay": 0.95}` or `{"efsgdm": 0.1}`, and `rules` give parameters by name another
-    scheme, `[{"match": "*.bias", "scheme": "dense"}]`.
+    `feedback` is also a form of it, `{"decay": 0.95}`, `{"efsgdm": 0.1}` or `{"momentum": 0.9}`, and `rules`
+    give parameters by name another scheme, `[{"match": "*.bias", "scheme": "dense"}]`.
     `momentum_correction` above 0 (0.9 for `dgc`, unless it is given) takes the place of the
     optimizer's momentum, which must be 0 then. `scaler` is the GradScaler, if there is one:
     residuals are kept without its scale, and a gradient that is not finite on one rank is infinite on
