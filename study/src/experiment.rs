@@ -143,6 +143,13 @@ impl Setting {
     }
 }
 
+impl Setting {
+    /// Whether the scale has a task.
+    pub fn has(&self, task: &Choice) -> bool {
+        self.tasks.as_ref().is_none_or(|names| names.iter().any(|name| task.matches(name)))
+    }
+}
+
 impl Member {
     /// One choice for each combination of the values that it goes over.
     pub fn choices(&self) -> Vec<Choice> {

@@ -188,11 +188,8 @@ impl Grid {
             "--set seed: every run has a seed of its own; --seeds N makes runs with seeds 1 to N"
         );
         let setting = experiment.setting(scale)?;
-        let trained = |task: &Choice| {
-            setting.tasks.as_ref().is_none_or(|names| names.iter().any(|name| task.matches(name)))
-        };
         let mut tasks = experiment.task_choices();
-        tasks.retain(trained);
+        tasks.retain(|task| setting.has(task));
         let mut arms = experiment.arm_choices();
         arms.retain(|arm| tasks.iter().any(|task| setting.trains(task, arm)));
         selection.check(setting, &tasks, &arms)?;

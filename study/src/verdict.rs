@@ -6,7 +6,7 @@ mod numbers;
 mod one_link;
 
 use crate::claim::Claim;
-use crate::experiment::{self, Choice, Experiment, Setting};
+use crate::experiment::{self, Choice, Experiment};
 use crate::measured::INFINITE;
 use crate::results::{Results, Ruling, Verdict, VerdictPart};
 use crate::scale::Scale;
@@ -54,13 +54,9 @@ pub(super) fn judge_by(experiment: &Experiment, scale: &Scale, results: &mut Res
     let choices = [experiment.task_choices(), experiment.arm_choices()];
     let setting = experiment.scales.get(scale);
     let named = |kind: usize, name: &String| choices[kind].iter().find(|c| c.label.name == *name);
-    let is_trained = |task: &str, arm: &String| {
-        let is_in = |setting: &Setting, task: &Choice, arm: &Choice| {
-            let is_of_scale = |names: &Vec<String>| names.iter().any(|name| task.matches(name));
-            setting.tasks.as_ref().is_none_or(is_of_scale) && setting.trains(task, arm)
-        };
-        let both = named(0, &task.to_string()).zip(named(1, arm));
-        setting.zip(both).is_some_and(|(setting, (task, arm))| is_in(setting, task, arm))
+    let is_trained = |task: &String, arm: &String| {
+        let both = setting.zip(named(0, task).zip(named(1, arm)));
+        both.is_some_and(|(setting, (task, arm))| setting.has(task) && setting.trains(task, arm))
     };
     let verdict = |claim: &Claim| {
         let has_run = |task: &&String| {
