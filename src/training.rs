@@ -9,9 +9,9 @@ use crate::train::observer::Observer;
 use crate::train::parts::{ModelDefinition, OptimizerDefinition, OwnParts};
 use crate::train::requests::Requests;
 use crate::train::resume::Resume;
-use crate::train::session::{Session, load};
-use anyhow::Result;
-use gradwire_datasets::{Data, Samples};
+use crate::train::session::{Session, held_out, load};
+use anyhow::{Result, ensure};
+use gradwire_datasets::{Data, Samples, Selection};
 use gradwire_exchange::Scheme;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -145,7 +145,18 @@ impl Training {
             Some(run) => Start::Resume(Box::new(Resume::find(&Disk::default(), &run, false)?)),
             None => Start::Fresh,
         };
-        let data = data.map_or_else(|| load(&recipe, None), Ok)?;
+        let data = match data {
+            Some(data) => {
+                let Selection { train, test, test_share, validation: _ } = recipe.samples;
+                ensure!(
+                    train.is_none() && test.is_none() && test_share.is_none(),
+                    "samples.train, samples.test and samples.test_share choose among the samples of the recipe's data \
+                     set, and the program brings its own: leave them out, and bring the samples that are meant"
+                );
+                held_out(&recipe, data)?
+            }
+            None => load(&recipe, None)?,
+        };
         let session = Session { own, requests, ..Session::new(recipe, data)? };
         let mut console = Console::new(mode);
         let mut show = |event: &Event| console.record(event);

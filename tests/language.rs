@@ -48,6 +48,11 @@ fn a_run_tells_perplexity_and_bits_per_byte_and_continues_a_prompt() {
     assert_eq!(sample(&likeliest), sample(&[&likeliest[..], &["--seed", "2"]].concat()));
     program.refuses(&["sample", run, "--prompt", "ж"], 1, &["'ж'", "dataset.tokens"]);
     program.refuses(&["sample", run, "--temperature=-1"], 1, &["temperature", "0.8"]);
+    // A vocabulary made anew may number words otherwise.
+    fs::create_dir(program.path("alone")).unwrap();
+    let model = format!("{run}/best/model.safetensors");
+    fs::copy(model, program.path("alone/model.safetensors")).unwrap();
+    program.refuses(&["eval", "alone"], 1, &["tokenizer.json", "alone/model.safetensors"]);
 }
 
 #[test]

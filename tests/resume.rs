@@ -530,6 +530,16 @@ fn the_newest_and_the_best_are_kept() {
     let (run, averages) = undisturbed(&program, "averaged", &sets(&averaged));
     holds_the_best(&run, &averages);
     assert_eq!(averages.len(), 2, "the best is not the last: {averages:?}");
+    let of = argument(&averages[0]);
+    says(
+        &program.outputs(&["eval", of]).1,
+        &["note: the run evaluated the average of its weights"],
+    );
+    let model = averages[0].join("model.safetensors");
+    let mut bytes = fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&model, bytes).unwrap();
+    program.refuses(&["eval", of], 1, &["model.safetensors is damaged", "manifest.json"]);
     let (run, checkpoints) = undisturbed(&program, "out", &sets(best));
     holds_the_best(&run, &checkpoints);
     assert!((2..=3).contains(&checkpoints.len()), "{checkpoints:?}");

@@ -1,8 +1,8 @@
 //! Whole runs of the binary: what they learn, what they write, that they repeat.
 
 use crate::common::{
-    Program, argument, entries, events, forged, number, numbers, only_run, quick, sets, weights,
-    words,
+    Program, argument, entries, events, forged, number, numbers, only_run, quick, says, sets,
+    weights, words,
 };
 use gradwire::record::gradient;
 use serde_json::Value;
@@ -143,6 +143,8 @@ fn a_model_is_evaluated_as_it_was_trained_whatever_training_images_there_are() {
     let after = losses();
     assert_eq!(before[..3], after[..3]);
     assert_ne!(before[3], after[3]);
+    let (_, said) = program.outputs(&["eval", argument(&run)]);
+    says(&said, &["note: the data file data_batch_1.bin is not one that the run read"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::refused::Failure;
 use crate::signals::{Signal, Signals};
 use crate::spinner::Spinner;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
@@ -179,6 +179,15 @@ impl GridArgs {
             for (folder, grid) in trials {
                 let job = self.job(asked, &grid, &requests, looked);
                 tried.push(run(&Job { experiment: &choosing, folder, ..job })?);
+            }
+            if let Some(failed) = tried.iter().flat_map(|of| &of.runs).find(|run| has_failed(run)) {
+                return Err(Failure::from(anyhow!(
+                    "a run in which an arm chooses {} has failed, and nothing is chosen without it: {}: {}; mend that, and \
+                     repeat the command: what has been made is kept",
+                    tuning.path(),
+                    failed.folder.display(),
+                    reason(failed)
+                )));
             }
             if !requests.stopping() {
                 selection.tuned = Some(tuning.chosen(&tried));

@@ -184,7 +184,10 @@ fn moved(mut recipe: Recipe, place: &Path) -> Result<Recipe> {
     ensure!(has_place, "{} is made, and lies nowhere; leave --dir out", recipe.dataset.name());
     for key in ["dir", "path", "file", "test_file"] {
         let Some(old) = own.get(key).and_then(toml::Value::as_str) else { continue };
-        let name = Path::new(old).file_name().filter(|_| key.ends_with("file") && place.is_dir());
+        let old = Path::new(old);
+        let is_file = key.ends_with("file")
+            || old.extension().is_some_and(|ending| ending == "npz" || ending == "parquet");
+        let name = old.file_name().filter(|_| is_file && place.is_dir());
         if key == "test_file" && name.is_none() {
             continue;
         }
@@ -192,6 +195,19 @@ fn moved(mut recipe: Recipe, place: &Path) -> Result<Recipe> {
         recipe = recipe.with(&format!("dataset.{key}"), new.to_string_lossy().into_owned())?;
     }
     Ok(recipe)
+}
+
+/// The recipe of a saved model for this machine, with a note where that has not its device or kernels.
+pub(crate) fn fitted(recipe: &Recipe) -> Recipe {
+    let here = recipe.clone().fitted();
+    if here != *recipe {
+        eprintln!(
+            "note: this program or machine has not device = \"{}\" with precision = \"{}\"; the model is computed with \
+             device = \"{}\" and precision = \"{}\"",
+            recipe.device, recipe.precision, here.device, here.precision
+        );
+    }
+    here
 }
 
 impl Eval {
@@ -210,9 +226,13 @@ impl Eval {
         if let Some(place) = self.dir {
             saved.recipe = moved(saved.recipe, &place)?;
         }
+        saved.recipe = fitted(&saved.recipe);
         let spinner = Spinner::unmeasured(&format!("reading {}", saved.recipe.dataset.name()));
         let evaluation = Evaluation::prepare(&saved)?;
         drop(spinner);
+        for note in evaluation.notes()? {
+            eprintln!("note: {note}");
+        }
         let what = format!("evaluating {}", saved.recipe.model.name());
         let spinner = Spinner::of(evaluation.batches(), &what);
         let score = evaluation.run(|| spinner.part())?;

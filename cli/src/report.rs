@@ -2,10 +2,10 @@
 
 use crate::named::RunsDir;
 use crate::refused::Failure;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use gradwire::disk::Disk;
-use gradwire::record::{Provenance, is_run};
+use gradwire::record::{Provenance, is_run, is_written};
 use gradwire_exchange::network::Link;
 use gradwire_study::collection::{self, Collection};
 use gradwire_study::plot::{FileFormat, Page};
@@ -127,6 +127,13 @@ impl ReportArgs {
         let folder = match self.out {
             Some(folder) => folder,
             None if self.runs.is_report(&disk, first)? && self.runs.baseline.is_none() => {
+                // It would put what has been read in the place of what is written meanwhile.
+                if is_written(&disk, first) {
+                    return Err(Failure::refused(anyhow!(
+                        "another process is making runs in {}: wait for its end, or write the report elsewhere with --out",
+                        first.display()
+                    )));
+                }
                 first.clone()
             }
             None => beside(first).join("report"),

@@ -1,5 +1,6 @@
 //! `gradwire sample`: text from a trained model.
 
+use crate::fitted;
 use crate::named::RunsDir;
 use anyhow::Result;
 use clap::Args;
@@ -35,7 +36,8 @@ pub(crate) struct SampleArgs {
 impl SampleArgs {
     pub(crate) fn run(self, run: &Path) -> Result<()> {
         let Self { prompt, tokens, temperature, top, seed, .. } = self;
-        let saved = checkpoint::find(run)?;
+        let mut saved = checkpoint::find(run)?;
+        saved.recipe = fitted(&saved.recipe);
         let text = sample(&saved, prompt.as_deref(), Drawing { tokens, temperature, top, seed })?;
         println!("{}{text}", prompt.as_deref().unwrap_or("\n"));
         Ok(())

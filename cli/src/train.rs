@@ -92,6 +92,7 @@ impl Train {
                 _ => source.load(),
             };
             let accepted = recipe.and_then(|recipe| {
+                recipe.fits_machine()?;
                 match &start {
                     AskedStart::Resume(resume) => resume.accept(&recipe).map(drop)?,
                     AskedStart::Fresh | AskedStart::InPlace(..) => recipe.may_run()?,

@@ -31,6 +31,12 @@ pub trait Dataset: Send + Sync {
         None
     }
 
+    /// Bytes of the text for each of its tokens, where a text is continued: what losses of different tokens are
+    /// compared by. None, unless the data set says otherwise.
+    fn bytes_per_token(&self) -> Option<f64> {
+        None
+    }
+
     /// Copies the samples numbered `indices`, in that order, into `into`, whose buffers are reused.
     ///
     /// With `augment`, images are cropped and flipped at random, each according to seed, epoch and

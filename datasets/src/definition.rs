@@ -200,9 +200,6 @@ pub struct Data {
     pub altered: Vec<String>,
     /// The tokenizer as JSON, for text: keep it with the model, which is useless without it.
     pub vocabulary: Option<String>,
-    /// Bytes of the test text for each of its tokens, where a text is continued: what losses of
-    /// different tokens are compared by.
-    pub bytes_per_token: Option<f64>,
     /// What pixels were normalised by, for images.
     pub normalisation: Option<Normalisation>,
     /// What a person should know before training on it, such as classes without samples.
@@ -222,7 +219,6 @@ impl Data {
             files,
             altered: Vec::new(),
             vocabulary: None,
-            bytes_per_token: None,
             normalisation: None,
             warnings: Vec::new(),
         }

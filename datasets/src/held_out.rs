@@ -39,7 +39,7 @@ impl Data {
                 numbers: std::mem::take(numbers).into(),
             })
         });
-        Ok(Self { train, test, bytes_per_token: None, ..self })
+        Ok(Self { train, test, ..self })
     }
 }
 
@@ -66,6 +66,11 @@ impl Dataset for SampleSubset {
     fn normalised_by(&self, normalisation: &Normalisation) -> Option<Arc<dyn Dataset>> {
         let whole = self.whole.normalised_by(normalisation)?;
         Some(Arc::new(Self { whole, numbers: Arc::clone(&self.numbers) }))
+    }
+
+    /// That of the whole set.
+    fn bytes_per_token(&self) -> Option<f64> {
+        self.whole.bytes_per_token()
     }
 
     fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {

@@ -149,11 +149,7 @@ impl DatasetDefinition for PlainText {
             return Err(Error::setting("dataset.file", &self.file.display(), problem));
         }
         let names: Arc<[String]> = tokens.names().into();
-        let blocks = |text: &Text,
-                      path: &Path,
-                      field,
-                      limit: Option<usize>|
-         -> Result<(Blocks, usize)> {
+        let blocks = |text: &Text, path: &Path, field, limit: Option<usize>| -> Result<Blocks> {
             let mut ids: Vec<u32> = if tokens.are_bytes() {
                 text.bytes.iter().map(|byte| u32::from(*byte)).collect()
             } else {
@@ -173,16 +169,16 @@ impl DatasetDefinition for PlainText {
             ids.truncate(
                 limit.map_or(tokens, |limit| limit.saturating_mul(self.length).saturating_add(1)),
             );
-            Ok((Blocks { ids, length: self.length, names: names.clone() }, tokens))
+            let bytes_per_token = text.bytes.len() as f64 / tokens as f64;
+            Ok(Blocks { ids, length: self.length, names: names.clone(), bytes_per_token })
         };
         let Selection { train: most, test: most_tested, .. } = reading.samples;
-        let (train, _) = blocks(&train, &self.file, "dataset.file", most)?;
-        let (bytes, tested) = (test.bytes.len(), self.tested());
+        let train = blocks(&train, &self.file, "dataset.file", most)?;
+        let tested = self.tested();
         let field =
             if self.test_file.is_some() { "dataset.test_file" } else { "samples.test_share" };
-        let (test, tokens_tested) = blocks(&test, tested, field, most_tested)?;
+        let test = blocks(&test, tested, field, most_tested)?;
         Ok(Data {
-            bytes_per_token: Some(bytes as f64 / tokens_tested as f64),
             warnings: files::twice(&files).into_iter().collect(),
             vocabulary: Some(tokens.to_json()?),
             ..Data::new(train, test, files)
@@ -280,6 +276,7 @@ struct Blocks {
     ids: Vec<u32>,
     length: usize,
     names: Arc<[String]>,
+    bytes_per_token: f64,
 }
 
 impl Dataset for Blocks {
@@ -293,6 +290,11 @@ impl Dataset for Blocks {
 
     fn shape(&self) -> Shape {
         Shape::Sequence { vocabulary: self.names.len(), length: self.length }
+    }
+
+    /// That of the text in full, whatever part of it the blocks are.
+    fn bytes_per_token(&self) -> Option<f64> {
+        Some(self.bytes_per_token)
     }
 
     /// With `augment`, all blocks of an epoch begin up to `length - 1` tokens later, by seed and epoch: another epoch
@@ -346,7 +348,7 @@ mod tests {
     #[test]
     fn every_token_has_the_next_one_as_its_label() {
         let data = loaded(TEXT.as_bytes(), |_| {}).unwrap();
-        let tokens = Tokens::from_json(&data.vocabulary.unwrap()).unwrap();
+        let tokens = Tokens::from_json(data.vocabulary.as_ref().unwrap()).unwrap();
         let decoded = |ids: &[u32]| tokens.decode(ids).unwrap();
         let batch = batch_of(&*data.train, &[2, 0], None);
         assert_eq!((batch.len(), batch.labels.len()), (2, 8));
@@ -354,7 +356,11 @@ mod tests {
         assert_eq!((decoded(ids), decoded(&batch.labels)), ("ijklabcd".into(), "jklmbcde".into()));
         // A tenth of the text, and not half a character, is tested on.
         assert_eq!(decoded(&batch_of(&*data.test, &[0], None).labels), "zäöü");
-        assert_eq!(data.bytes_per_token, Some(8.0 / 5.0));
+        assert_eq!(data.test.bytes_per_token(), Some(8.0 / 5.0));
+        // Held-out blocks are of the training text.
+        let held_out = data.hold_out(0.5, 1).unwrap();
+        assert_eq!(held_out.test.bytes_per_token(), held_out.train.bytes_per_token());
+        assert_eq!(held_out.test.bytes_per_token(), Some(68.0 / 65.0));
     }
 
     #[test]

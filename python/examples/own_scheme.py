@@ -53,6 +53,6 @@ native_weights, native_sent, _ = train("half", feedback=True)
 assert torch.equal(weights, native_weights)
 assert sent[1:] == native_sent[1:]
 if dist.get_rank() == 0:
-    # In its first step a scheme in Python also sends a checksum of the mean.
-    print(f"loss {loss:.3f}, {sent[-1]} bytes a step, {sent[0] - native_sent[0]} more in the first step")
+    # A scheme in Python also sends a checksum of the mean.
+    print(f"loss {loss:.3f}, {sent[-1]} bytes a step, {sent[-1] - native_sent[-1]} of them a checksum")
 dist.destroy_process_group()

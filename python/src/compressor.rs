@@ -107,7 +107,7 @@ impl Compressor {
     }
 
     /// Learns from one step: every rank's message in order of rank, and their mean. For schemes
-    /// that adapt to what was sent.
+    /// that adapt to what was sent, which stay as they are in their first step without it.
     fn learn(
         &self,
         py: Python<'_>,
@@ -128,7 +128,7 @@ impl Compressor {
     }
 
     /// Takes up what `state` returned; nothing changes when it does not fit.
-    fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let state = states::from_dict(state)?;
         py.detach(|| {
             let restored = match state.is_empty() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gradwire_exchange::{Collective, Error, Layout, Parameter, Solo, Traffic as Counted};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyMapping, PyString};
 
 use crate::errors::{InputError, StateError, counts_from_one, exception, is_of_one_step};
 use crate::transport::{Cause, Transport};
@@ -47,7 +47,7 @@ impl Exchange {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
-        parameters: HashMap<String, Vec<usize>>,
+        parameters: &Bound<'_, PyAny>,
         scheme: &Bound<'_, PyAny>,
         transport: Option<&Bound<'_, PyAny>>,
         seed: u64,
@@ -63,15 +63,16 @@ impl Exchange {
         force: bool,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let parameters: HashMap<String, Vec<usize>> = states::dict(parameters)?.extract()?;
         let cause = Cause::default();
         let (around, settings) =
             (PyDict::new(py), settings.cloned().unwrap_or_else(|| PyDict::new(py)));
         if let Some(feedback) = feedback {
             // Whether there is any is a setting of the scheme, and in which form one of the policy.
-            match feedback.cast::<PyDict>() {
+            match feedback.cast::<PyMapping>() {
                 Err(_) => settings.set_item("feedback", feedback)?,
                 Ok(form) => {
-                    around.set_item("feedback", feedback)?;
+                    around.set_item("feedback", states::dict(feedback)?)?;
                     // A form asks for feedback, but for a momentum that ranks share, which any scheme may have; an object
                     // says itself whether it has any.
                     if scheme.is_instance_of::<PyString>() && !form.contains("momentum")? {
@@ -225,7 +226,7 @@ impl Exchange {
     }
 
     /// Takes up what `state` returned.
-    fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let state = states::from_dict(state)?;
         self.with(py, |exchange| exchange.restore(&state))
     }

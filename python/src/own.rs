@@ -3,9 +3,8 @@
 //! The object that is given is a template: each bucket of each exchange has a deep copy of it. So one
 //! object may serve several exchanges, and what is learnt from one bucket stays there.
 //!
-//! A bucket takes two rounds, and a third in the first step: messages; then the checksum of the mean
-//! that each rank made of them, so that a `decode` that depends on more than the message is found before
-//! anything is applied. A message that is not shorter than plain f32 becomes plain f32: of the gradient,
+//! A bucket takes two rounds: messages; then the checksum of the mean that each rank made of them, so that a
+//! `decode` that fails on one rank, or depends on more than the message, is found before anything is applied. A message that is not shorter than plain f32 becomes plain f32: of the gradient,
 //! or of what the message stands for, where the object reckons with just that (it has `combine` or `state`).
 
 use std::collections::HashMap;
@@ -157,7 +156,7 @@ impl Scheme for Own {
         let copy = self.copy_for(seat);
         match self.codec {
             true => Built::Codec(Box::new(copy)),
-            false => Built::Reducer(Box::new(Bucket { copy, agreed: false, mean: Vec::new() })),
+            false => Built::Reducer(Box::new(Bucket { copy, mean: Vec::new() })),
         }
     }
 }
@@ -289,8 +288,6 @@ fn read<R>(
 /// A bucket of an exchange.
 struct Bucket {
     copy: ObjectCopy,
-    /// Whether the ranks have been seen to decode alike.
-    agreed: bool,
     mean: Vec<f32>,
 }
 
@@ -389,10 +386,8 @@ impl Reducer for Bucket {
             }
             1 => {
                 self.hear(bucket.parts_mut().1, round).map_err(give_up)?;
-                if !self.agreed {
-                    self.vouch(round);
-                    return Ok(Next::Again);
-                }
+                self.vouch(round);
+                return Ok(Next::Again);
             }
             _ => self.compare(round).map_err(give_up)?,
         }
@@ -401,7 +396,6 @@ impl Reducer for Bucket {
     }
 
     fn commit(&mut self) {
-        self.agreed = true;
         self.copy.settle();
     }
 

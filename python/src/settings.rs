@@ -119,6 +119,8 @@ fn table(
     let py = given.py();
     let strict = PyDict::new(py);
     strict.set_item("allow_nan", false)?;
+    // NumPy's numbers are settings, too.
+    strict.set_item("default", py.import("operator")?.call_method1("methodcaller", ("item",))?)?;
     let text = py.import("json")?.call_method("dumps", (given,), Some(&strict));
     let text: String = text.map_err(|error| refuse(error.value(py).to_string()))?.extract()?;
     serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))

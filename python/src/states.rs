@@ -20,10 +20,18 @@ pub(crate) fn to_dict(py: Python<'_>, state: State) -> PyResult<Bound<'_, PyDict
     Ok(dict)
 }
 
-/// What [`to_dict`] made.
-pub(crate) fn from_dict(dict: &Bound<'_, PyDict>) -> PyResult<State> {
+/// Any mapping as a dictionary.
+pub(crate) fn dict<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    match mapping.cast::<PyDict>() {
+        Ok(dict) => Ok(dict.clone()),
+        Err(_) => Ok(mapping.py().get_type::<PyDict>().call1((mapping,))?.cast_into::<PyDict>()?),
+    }
+}
+
+/// What [`to_dict`] made, in any mapping.
+pub(crate) fn from_dict(mapping: &Bound<'_, PyAny>) -> PyResult<State> {
     let mut state = State::default();
-    for (name, value) in dict {
+    for (name, value) in dict(mapping)? {
         let Ok(name) = name.extract::<String>() else {
             return Err(StateError::new_err(format!("saved state: {name} is no entry's name")));
         };

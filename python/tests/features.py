@@ -638,6 +638,40 @@ def sharded_resumed(rank, world_size):
     return _whole(whole), _whole(again), state.step
 
 
+def sharded_with_a_late_head(rank, world_size):
+    """The same with a unit that only the last two steps use: weights at once and in two parts, and the last step
+    of every unit."""
+    from torch.distributed.fsdp import fully_shard
+
+    def made():
+        module = Heads().to(DEVICE)
+        fully_shard(module.heads[1])
+        fully_shard(module)
+        return module, gradwire.fsdp.compress(module, "topk", ratio=0.1, timeout=30)
+
+    def train(module, steps):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+        for step in steps:
+            optimizer.zero_grad()
+            inputs, labels = batch(rank, step)
+            used = (0,) if step < 2 else (0, 1)
+            torch.nn.functional.cross_entropy(module(inputs, used), labels).backward()
+            optimizer.step()
+
+    whole, _ = made()
+    train(whole, range(4))
+    part, state = made()
+    train(part, range(2))
+    gathered = [gradwire.torch.gather_state(state)]
+    dist.broadcast_object_list(gathered)
+    model_state = part.state_dict()
+    again, state = made()
+    again.load_state_dict(model_state)
+    state.load_state_dict(gathered[0])
+    train(again, range(2, 4))
+    return _whole(whole), _whole(again), state.step
+
+
 def sharded_and_refused(rank, world_size):
     """What does not go together with `fully_shard`."""
     module, _ = _sharded("topk", ratio=0.05)
@@ -675,7 +709,12 @@ def sharded_checkpoint(rank, world_size, folder):
     dcp.load(loaded, checkpoint_id=folder)
     again.load_state_dict(model_state)
     _shard_steps(again, rank, range(2, 4))
-    return _whole(part), _whole(again), left
+    said = None
+    try:
+        dcp.save(loaded, checkpoint_id=folder + "-again")
+    except dcp.CheckpointException as error:
+        said = str(error)
+    return _whole(part), _whole(again), left, said
 
 
 def sharded_elsewhere(rank, world_size, folder):

@@ -218,6 +218,8 @@ def test_what_a_group_has_saved_goes_back_to_the_same_ranks(tmp_path):
 def test_a_checkpoint_of_fully_shard_goes_on_as_if_never_stopped():
     for whole, again, step in run(features.sharded_resumed, 2):
         assert numpy.array_equal(whole, again) and step == 4
+    for whole, again, step in run(features.sharded_with_a_late_head, 2):
+        assert numpy.array_equal(whole, again) and step == 2
 
 
 @pytest.mark.skipif(
@@ -246,8 +248,9 @@ def test_what_does_not_go_together_with_fully_shard_is_refused():
 
 def test_distributed_checkpoints_go_on_and_fit_another_number_of_ranks(tmp_path):
     before = run(features.sharded_checkpoint, 2, str(tmp_path))
-    for whole, again, _ in before:
+    for whole, again, _, said in before:
         assert numpy.array_equal(whole, again)
+        assert "to save, give Checkpoint(state)" in said, said
     now = run(features.sharded_elsewhere, 4, str(tmp_path))
     for name, one in before[0][2].items():
         owed = (one + before[1][2][name]) / 2

@@ -30,11 +30,10 @@ def test_the_same_arithmetic_is_the_native_scheme_byte_for_byte(bucketing):
     mine = ranks(3, steps(own.Half(), 4, bucketing=bucketing))
     native = ranks(3, steps("half", 4, bucketing=bucketing, feedback=True))
     for (means, state), (expected, expected_state) in zip(mine, native):
-        for step, ((mean, sent), (known, known_sent)) in enumerate(zip(means, expected)):
+        for (mean, sent), (known, known_sent) in zip(means, expected):
             assert numpy.array_equal(mean, known)
-            # The first step also has a checksum of each bucket's mean, in a frame.
-            buckets = 1 if bucketing == "whole" else 3
-            assert sent == known_sent + (28 * buckets if step == 0 else 0)
+            # A step also has a checksum of each bucket's mean, in a frame.
+            assert sent == known_sent + 28 * (1 if bucketing == "whole" else 3)
         assert numpy.array_equal(state["residual"], expected_state["residual"])
 
 
@@ -149,15 +148,22 @@ def test_a_decode_that_fails_gives_up_the_step_on_all(how, words):
         assert words in said and "the message of rank 0" in said, said
 
 
-def test_bytes_that_are_something_else_elsewhere_are_found_in_the_first_step():
+@pytest.mark.parametrize("good_steps", [0, 2])
+def test_bytes_that_are_something_else_elsewhere_are_found_in_any_step(good_steps):
     def run(end):
-        scheme = own.Failing("elsewhere", where=lambda: end.rank == 2)
+        failing = [False]
+        scheme = own.Failing("elsewhere", where=lambda: failing[0])
         exchange = gradwire.Exchange(SHAPES, scheme, end)
-        values = gradient(end.rank, 1)
+        for step in range(1, good_steps + 1):
+            exchange.allreduce(step, gradient(end.rank, step))
+        before, failing[0] = exchange.state()["residual"], end.rank == 2
+        values = gradient(end.rank, 9)
         with pytest.raises(gradwire.AbortedError) as caught:
-            exchange.allreduce(1, values)
-        assert numpy.array_equal(values, gradient(end.rank, 1))
-        assert not exchange.state()["residual"].any()
+            exchange.allreduce(good_steps + 1, values)
+        assert numpy.array_equal(values, gradient(end.rank, 9))
+        assert numpy.array_equal(exchange.state()["residual"], before)
+        failing[0] = False
+        exchange.allreduce(good_steps + 1, values)
         return str(caught.value)
 
     for said in ranks(3, run):
@@ -251,6 +257,20 @@ def test_a_message_that_is_not_shorter_travels_as_plain_numbers():
     for mean, sent in ranks(2, run):
         assert numpy.array_equal(mean, expected)
         assert sent == 24 + 4 * len(mean) + 28
+
+
+class Misspelt(own.Smoothed):
+    """Cannot take up what it saved."""
+
+    def load_state(self, state):
+        raise KeyError("knwon")
+
+
+def test_a_load_state_that_raises_is_an_error_and_no_panic():
+    exchange = gradwire.Exchange(SHAPES, Misspelt())
+    exchange.allreduce(1, gradient(0, 1))
+    with pytest.raises(gradwire.StateError, match="knwon"):
+        exchange.load_state(exchange.state())
 
 
 class Owing(own.Largest):

@@ -36,8 +36,8 @@ mod writer;
 
 pub use crate::tensors::{MOST_UPDATES, Tensor, Tensors};
 pub use manifest::Manifest;
-pub use model::{BEST, LAST, MODEL, Saved, VOCABULARY, find, load, save, save_vocabulary};
-pub use names::FOLDER;
+pub use model::{BEST, LAST, Saved, VOCABULARY, find, load, save, save_vocabulary};
+pub use names::{FOLDER, MODEL};
 pub use part::{Part, Shared};
 pub use progress::{Progress, Score, Sums};
 pub use read::{Checkpoint, Location, find_newest, locate, newest};

@@ -4,8 +4,11 @@
 //! `<run>/last/model.safetensors` the model at the end. Each carries the recipe in its metadata, and
 //! for images what their pixels were normalised by, so the file alone can be evaluated.
 
+use super::names::{MANIFEST, MODEL};
+use super::read::check_model;
 use crate::disk::Disk;
 use crate::recipe::{self, Recipe};
+use crate::record::PROVENANCE;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_datasets::{Normalisation, sha256};
 use gradwire_models::Store;
@@ -20,8 +23,6 @@ use std::path::{Path, PathBuf};
 pub const BEST: &str = "best";
 /// The folder of the last model, within a run's.
 pub const LAST: &str = "last";
-/// The file that holds a model.
-pub const MODEL: &str = "model.safetensors";
 /// The file that holds a run's vocabulary, in the `tokenizers` format.
 pub const VOCABULARY: &str = "tokenizer.json";
 
@@ -57,6 +58,10 @@ pub struct Saved {
     pub normalisation: Option<Normalisation>,
     /// The vocabulary saved with its run, for text models.
     pub vocabulary: Option<PathBuf>,
+    /// What tells where its run comes from, where the model lies in the folder of one.
+    pub provenance: Option<PathBuf>,
+    /// What else than the file holds the run evaluated after this step, of a checkpoint.
+    pub note: Option<&'static str>,
 }
 
 /// Writes the variables of `store` to `folder`. The file appears whole or not at all.
@@ -151,6 +156,7 @@ pub fn find(path: &Path) -> Result<Saved> {
          of the run, or its checkpoints",
         file.display()
     );
+    let mut note = None;
     if let Some(sum) = about.sha256 {
         let tensors = SafeTensors::deserialize(&bytes).with_context(not_whole)?;
         ensure!(
@@ -159,13 +165,34 @@ pub fn find(path: &Path) -> Result<Saved> {
              model of the run, or its checkpoints",
             file.display()
         );
+    } else if file.with_file_name(MANIFEST).is_file() {
+        check_model(&file, &bytes)?;
+        let has_statistics = header.tensors().keys().any(|name| name.ends_with("running_mean"));
+        note = evaluated(&recipe, has_statistics);
     }
     let folder = file.parent().unwrap_or(Path::new(""));
     // Beside the model file, in the run's folder, in that of the run that the checkpoint is of.
-    let mut beside = ["", "..", "../.."].map(|up| folder.join(up).join(VOCABULARY)).into_iter();
-    let vocabulary = beside.find(|p| p.is_file());
+    let beside = |name| {
+        let mut places = ["", "..", "../.."].map(|up| folder.join(up).join(name)).into_iter();
+        places.find(|place| place.is_file())
+    };
+    let (vocabulary, provenance) = (beside(VOCABULARY), beside(PROVENANCE));
     let (step, normalisation) = (about.step, about.normalisation);
-    Ok(Saved { file, recipe, step, normalisation, vocabulary })
+    Ok(Saved { file, recipe, step, normalisation, vocabulary, provenance, note })
+}
+
+/// What a run evaluates in place of the weights and statistics that a checkpoint goes on with.
+pub(super) fn evaluated(recipe: &Recipe, has_statistics: bool) -> Option<&'static str> {
+    if recipe.average != recipe::average::Config::default() {
+        return Some(
+            "the run evaluated the average of its weights after this step, and the checkpoint's model is the weights \
+             themselves",
+        );
+    }
+    (has_statistics && recipe.train.recalibrate > 0).then_some(
+        "the run computed batch norm's statistics anew before it evaluated this step (train.recalibrate), and the \
+         checkpoint's model has those that training went by",
+    )
 }
 
 /// Sets a model's variables from a file.

@@ -1,9 +1,11 @@
 //! Where checkpoints and their files lie.
 
-use super::model::MODEL;
 use crate::disk::Disk;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+
+/// The file that holds a model.
+pub const MODEL: &str = "model.safetensors";
 
 /// The folder of checkpoints, within a run's.
 pub const FOLDER: &str = "checkpoints";

@@ -1,8 +1,7 @@
 //! Finding and reading checkpoints, whose bytes may have become anything.
 
 use super::manifest::{LONGEST_MANIFEST, Manifest, OtherVersion};
-use super::model::MODEL;
-use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
+use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, MODEL, OPTIMIZER, by_age, step_of};
 use crate::disk::Disk;
 use crate::record::{FileSum, as_json};
 use crate::tensors::Tensors;
@@ -200,6 +199,19 @@ fn read_manifest(disk: &Disk, folder: &Path) -> Result<Manifest> {
         sum_path.display()
     );
     Manifest::parse(&text).with_context(|| path.display().to_string())
+}
+
+/// Checks that a checkpoint's model `file` has the bytes that its manifest tells the checksum of.
+pub(super) fn check_model(file: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let manifest = read_manifest(&Disk::default(), folder)?;
+    let known = manifest.files.iter().any(|of| of.name == MODEL && of.sha256 == sha256(bytes));
+    ensure!(
+        known,
+        "{} is damaged: its bytes are not those that {MANIFEST} tells the checksum of; use another checkpoint of the run",
+        file.display()
+    );
+    Ok(())
 }
 
 /// The bytes of a file, if they are those that were written.

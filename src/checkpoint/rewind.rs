@@ -1,7 +1,7 @@
 //! Taking back what a run kept after a step, so that it can go on from there.
 
-use super::model::{BEST, LAST, MODEL, find};
-use super::names::{by_age, discard};
+use super::model::{BEST, LAST, find};
+use super::names::{MODEL, by_age, discard};
 use super::read::is_damage;
 use crate::disk::Disk;
 use anyhow::{Context, Result};

@@ -2,14 +2,14 @@
 //! their time.
 
 use super::manifest::{FORMAT, LONGEST_MANIFEST, Manifest, VERSION};
-use super::model::{MODEL, metadata};
+use super::model::{evaluated, metadata};
 use super::names::{
-    FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, discard, folder_name, rank_name,
+    FOLDER, MANIFEST, MANIFEST_SUM, MODEL, OPTIMIZER, by_age, discard, folder_name, rank_name,
 };
 use super::part::Part;
 use super::progress::{Progress, Sums};
 use crate::disk::Disk;
-use crate::recipe::{Recipe, average};
+use crate::recipe::Recipe;
 use crate::record::{FileSum, Provenance, Summary};
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::sha256;
@@ -125,9 +125,10 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
     let mut model = shared.weights;
     let buffers = parts[0].own.under("buffers");
     model.0.extend(buffers.map(|(name, tensor)| (name.to_string(), tensor.clone())));
-    // What was tested under an average were other weights.
-    let tested = recipe.average == average::Config::default();
-    let test_accuracy = shared.manifest.test_accuracy.filter(|_| tested);
+    let has_statistics = model.0.keys().any(|name| name.ends_with("running_mean"));
+    // The accuracy may be that of something else.
+    let is_its_own = evaluated(&recipe, has_statistics).is_none();
+    let test_accuracy = shared.manifest.test_accuracy.filter(|_| is_its_own);
     let normalisation = shared.normalisation;
     let about = metadata(&recipe, progress.step, test_accuracy, normalisation, None)?;
     files.push(put(disk, folder, MODEL, &model.encode(Some(about))?)?);

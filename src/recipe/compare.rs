@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 16] = [
+const FREE: [&str; 17] = [
     "name",
     "threads",
     "dataset.dir",
     "dataset.file",
     "dataset.path",
     "dataset.test_file",
+    "dataset.tokenizer",
     "exchange.timeout",
     "exchange.compare_replicas_every",
     "exchange.overlap",

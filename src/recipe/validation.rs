@@ -65,7 +65,6 @@ impl Recipe {
     /// Refuses what a part of the recipe refuses by itself.
     fn check_parts(&self) -> anyhow::Result<()> {
         let t = &self.train;
-        self.device.validate().map_err(anyhow::Error::msg)?;
         refuse(self.tf32 && self.device == Device::Cpu, || {
             "tf32 = true is for GPUs, and device = \"cpu\": write tf32 = false, or device = \"cuda:0\"".into()
         })?;
@@ -76,7 +75,6 @@ impl Recipe {
                 self.precision, self.device
             )
         })?;
-        self.kernels()?;
         self.samples.validate()?;
         self.dataset.validate(&self.samples)?;
         self.augment.validate().map_err(anyhow::Error::msg)?;
@@ -111,6 +109,11 @@ impl Recipe {
         refuse(self.exchange.overlap && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
             "exchange.overlap = true sends buckets before the whole gradient is known, which \
              policy.clip_norm needs; write one or the other"
+                .into()
+        })?;
+        refuse(self.record.gradients > 0 && self.is_local(), || {
+            "record.gradients keeps what an exchange compresses, and local steps exchange how far weights have come; write \
+             record.gradients = 0, or local.steps = 1 and no outer optimizer"
                 .into()
         })?;
         refuse(self.exchange.overlap && self.is_local(), || {
@@ -210,6 +213,30 @@ impl Recipe {
              \"own\", or outer.delay = 0"
                 .into()
         })
+    }
+
+    /// Checks that this program and this machine have the device and the kernels: asked where a run begins or goes on,
+    /// while the records of one are read anywhere.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    pub fn fits_machine(&self) -> anyhow::Result<()> {
+        self.device.validate().map_err(anyhow::Error::msg)?;
+        self.kernels()?;
+        Ok(())
+    }
+
+    /// The recipe with a device and kernels that this machine has, in place of its own where it has not those: a saved
+    /// model is read anywhere.
+    #[must_use]
+    pub fn fitted(mut self) -> Self {
+        if self.device.validate().is_err() {
+            (self.device, self.tf32) = (Device::Cpu, false);
+        }
+        if self.kernels().is_err() {
+            self.precision = Precision::Bf16Emulated;
+        }
+        self
     }
 
     /// Checks what no run may begin with, though earlier versions let it: their records are still read,

@@ -37,8 +37,8 @@ pub struct Provenance {
     pub command: Vec<String>,
     /// The data files read.
     pub data: Vec<FileSum>,
-    /// What the program brought itself in place of what the recipe names: `model`, `optimizer` and
-    /// `scheme` by their names.
+    /// What the program brought itself in place of what the recipe names: `data`, and `model`,
+    /// `optimizer` and `scheme` by their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub own: BTreeMap<String, String>,
 }

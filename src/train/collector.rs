@@ -86,7 +86,8 @@ impl Collector {
         let recorded = number == 1
             || number.is_multiple_of(self.every)
             || self.steps.is_told(self.every, number)
-            || self.steps.ends_epoch(number);
+            || self.steps.ends_epoch(number)
+            || number == self.steps.last_step;
         let event = self.step(&ranks);
         let event = if recorded { RunEvent::Recorded(event) } else { RunEvent::Unrecorded(event) };
         // First: a step without its row could not be replayed.

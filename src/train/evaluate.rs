@@ -3,12 +3,13 @@
 use crate::checkpoint::{self, Saved, Score};
 use crate::machine;
 use crate::recipe::input;
+use crate::record::Provenance;
 use crate::train::memory;
 use crate::train::position::Phase;
 use crate::train::replica::Replica;
-use crate::train::session;
+use crate::train::session::{self, file_sums};
 use crate::train::worker::Worker;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use gradwire_datasets::{Batch, Data, Dataset, Shape, Shard};
 use gradwire_models::kernels;
 use rayon::ThreadPoolBuilder;
@@ -40,6 +41,13 @@ impl<'a> Evaluation<'a> {
             Some(file) => format!("reading texts by the vocabulary {}", file.display()),
             None => "reading what it is tested on".into(),
         })?;
+        ensure!(
+            saved.vocabulary.is_some() || data.vocabulary.is_none(),
+            "there is no {} beside {} or in the folders above: which number each word has is unknown; put the one of \
+             the run there",
+            checkpoint::VOCABULARY,
+            saved.file.display()
+        );
         let normalisation = saved.normalisation.as_ref();
         if let Some(test) = normalisation.and_then(|by| data.test.normalised_by(by)) {
             data.test = test;
@@ -47,14 +55,39 @@ impl<'a> Evaluation<'a> {
         Ok(Self { saved, data })
     }
 
+    /// What whoever reads the score should know: that the data are not those of the run, or that the run evaluated
+    /// something else after that step.
+    ///
+    /// # Errors
+    /// When the record of the run beside the model is damaged.
+    pub fn notes(&self) -> Result<Vec<String>> {
+        let mut notes: Vec<String> = self.saved.note.into_iter().map(Into::into).collect();
+        let Some(file) = &self.saved.provenance else { return Ok(notes) };
+        let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let begun: Provenance = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is no record of a run", file.display()))?;
+        if !begun.own.is_empty() {
+            let own: Vec<_> = begun.own.values().map(String::as_str).collect();
+            notes.push(format!("the run had parts that its program brought ({})", own.join(", ")));
+        } else if let Some(sum) = file_sums(&self.data).iter().find(|sum| !begun.data.contains(sum))
+        {
+            notes.push(format!("the data file {} is not one that the run read", sum.name));
+        }
+        Ok(notes)
+    }
+
     /// Bits of a loss for each byte of the test text, where a text is continued.
     pub fn bits_per_byte(&self, loss: f64) -> Option<f64> {
-        self.data.bytes_per_token.map(|bytes| loss / LN_2 / bytes)
+        self.data.test.bytes_per_token().map(|bytes| loss / LN_2 / bytes)
+    }
+
+    fn batch(&self) -> usize {
+        self.saved.recipe.evaluation_batch(self.data.test.shape())
     }
 
     /// How many batches the test set is evaluated in.
     pub fn batches(&self) -> usize {
-        self.data.test.len().div_ceil(self.saved.recipe.evaluation_batch())
+        self.data.test.len().div_ceil(self.batch())
     }
 
     /// The score; calls `beat` after each batch.
@@ -62,9 +95,9 @@ impl<'a> Evaluation<'a> {
     /// # Errors
     /// When the file's variables are not the model's, or the model fails.
     pub fn run(&self, beat: impl Fn() + Send) -> Result<Score> {
-        let test = &*self.data.test;
+        let (test, size) = (&*self.data.test, self.batch());
         with_model(self.saved, (test.shape(), test.classes().len()), |replica| {
-            evaluate_share(replica, test, 1, 0, self.saved.recipe.evaluation_batch(), beat)
+            evaluate_share(replica, test, 1, 0, size, beat)
         })
     }
 }
@@ -117,7 +150,8 @@ impl Worker {
         self.average_batch_norm()?;
         let test: &dyn Dataset = &*self.session.data.test;
         let world_size = self.gradient.exchange_mut().collective().world_size();
-        let (rank, size) = (self.position.rank(), self.session.recipe.evaluation_batch());
+        let size = self.session.recipe.evaluation_batch(test.shape());
+        let rank = self.position.rank();
         let beat = || self.position.beat();
         let mine = evaluate_share(&self.replica, test, world_size, rank, size, beat)?;
         let top5 = mine.top5.unwrap_or(0);

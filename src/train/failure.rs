@@ -89,7 +89,7 @@ impl Failure {
 
 /// Whose fault an error of `rank` is, and how far that is to be believed.
 fn accuses(own: usize, error: &Error) -> (u8, usize) {
-    use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout, Transport};
+    use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout, Topology, Transport};
     if let Some(ReplicasDiffer { rank, .. }) = error.downcast_ref() {
         return (0, *rank);
     }
@@ -101,6 +101,8 @@ fn accuses(own: usize, error: &Error) -> (u8, usize) {
         Some(Timeout { rank, .. }) => (3, *rank),
         Some(PeerLost { rank, .. }) => (4, *rank),
         Some(Transport { .. }) => (5, own),
+        // Groups that differ may do so for a message that was damaged.
+        Some(Topology { .. }) => (2, own),
         _ => (0, own),
     }
 }

@@ -139,7 +139,8 @@ fn attempt(
         .chain(events)
         .chain(cautions.iter().chain(notes).map(warning))
         .try_for_each(|event| receivers.record(&event));
-    let mut collector = Collector::new(&shared.recipe, steps, sums, shared.data.bytes_per_token);
+    let mut collector =
+        Collector::new(&shared.recipe, steps, sums, shared.data.test.bytes_per_token());
     let trained = announced.and_then(|()| {
         run_workers(job, &shared, threads, from, |report| {
             collector.add(report).into_iter().try_for_each(|event| receivers.take(event))?;

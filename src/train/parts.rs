@@ -25,6 +25,7 @@ impl OwnParts {
     /// The names of those that there are, for the record of a run.
     pub fn names(&self) -> BTreeMap<String, String> {
         let names = [
+            ("data", self.data.then_some("own samples")),
             ("model", self.model.as_ref().map(|model| model.about().name)),
             ("optimizer", self.optimizer.as_ref().map(|optimizer| optimizer.about().name)),
             ("scheme", self.scheme.as_ref().map(|scheme| scheme.about().name)),

@@ -10,6 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use gradwire_datasets::{Batch, Dataset, Features, Shape};
 use gradwire_exchange::rng::Stream;
 use gradwire_models::{Loss, Model, Store, config, gpu, randomness};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A model with its variables.
@@ -62,7 +63,7 @@ impl Replica {
     }
 
     /// Sets what the model computes from training samples before the first step, if anything:
-    /// from the first of `data`, as they are.
+    /// from the first of `data`, as they are, or from all over it where the first are not of all classes.
     ///
     /// # Errors
     /// When nothing follows from them.
@@ -71,9 +72,17 @@ impl Replica {
         if samples == 0 {
             return Ok(());
         }
-        let indices: Vec<u32> = (0..).take(samples).collect();
+        let mut indices: Vec<u32> = (0..).take(samples).collect();
         let mut batch = Batch::default();
         data.batch(&indices, None, &mut batch);
+        let found = batch.labels.iter().collect::<BTreeSet<_>>().len();
+        if found < data.classes().len() {
+            // A set that lies class by class begins with one class.
+            let evenly =
+                |place: &u32| (u64::from(*place) * data.len() as u64 / samples as u64) as u32;
+            indices = indices.iter().map(evenly).collect();
+            data.batch(&indices, None, &mut batch);
+        }
         let samples = self.features(&batch.features, 0..samples)?;
         let prepared = definition.prepare(&self.store, &samples);
         prepared.with_context(|| format!("preparing model {}", definition.about().name))
@@ -109,7 +118,8 @@ impl Replica {
         let mut mean: Option<Tensor> = None;
         for view in &self.views {
             let features = self.features(&view.look(&batch.features), 0..batch.len())?;
-            let logits = (self.model.forward_t(&features, false)? * view.weight)?;
+            // Without what led to them: no gradient follows, and the activations of one view are enough.
+            let logits = (self.model.forward_t(&features, false)? * view.weight)?.detach();
             mean = Some(match mean {
                 Some(sum) => (sum + logits)?,
                 None => logits,

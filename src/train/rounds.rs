@@ -16,7 +16,8 @@ use crate::train::report::Report;
 use crate::train::timer::StepTimer;
 use crate::train::worker::Worker;
 use anyhow::Result;
-use gradwire_exchange::{Collective, Leg, Operation, Traffic};
+use gradwire_exchange::wire::frame::HEADER_BYTES;
+use gradwire_exchange::{Collective, Leg, Operation, Traffic, thread_time};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -38,17 +39,18 @@ impl Worker {
             return Ok(self.gradient.nothing_sent());
         };
         position.enter(Phase::Exchange);
-        let began = Instant::now();
         let (place, turn) = (local.place(&leaving), session.steps.turn(step));
         if session.steps.delay(step) > 0 {
             let mut progress = std::mem::take(&mut local.on_its_way);
             progress.resize(gradient.flat.len(), 0.0);
-            local.progress(&replica.params, &place, &mut progress)?;
+            let measure = || local.progress(&replica.params, &place, &mut progress);
+            timer.time(|p| &mut p.optimizer, measure)?;
             gradient.send(turn, leaving.start, progress)?;
             return Ok(gradient.nothing_sent());
         }
         let mut flat = std::mem::take(&mut gradient.flat);
-        local.progress(&replica.params, &place, &mut flat)?;
+        timer.time(|p| &mut p.optimizer, || local.progress(&replica.params, &place, &mut flat))?;
+        let began = Instant::now();
         let exchange = gradient.exchange_mut();
         let mut traffic = match leaving.len() == exchange.groups().len() {
             true => exchange.allreduce(turn, &mut flat[..])?,
@@ -153,13 +155,18 @@ fn average(
 ) -> Result<()> {
     let group = traffic.legs.last().map_or(0, |leg| leg.group + 1);
     optimizer.change(|vector| {
-        let (sent, mut leg) = (Instant::now(), Leg::default());
+        let (began, computed, mut leg) = (Instant::now(), thread_time(), Leg::default());
         let vector = &mut vector[place.clone()];
         collective.mean_f32(vector)?;
         (leg.group, leg.operation) = (group, Operation::Allreduce);
-        (leg.wire_bytes, leg.wait) = (size_of_val(vector) as u64, sent.elapsed());
+        leg.wire_bytes = (HEADER_BYTES + size_of_val(vector)) as u64;
+        // Reading and adding what came; the rest was waiting.
+        leg.decode_cpu = thread_time().saturating_sub(computed);
+        leg.decode = leg.decode_cpu;
+        leg.wait = began.elapsed().saturating_sub(leg.decode);
         traffic.wire_bytes += leg.wire_bytes;
         traffic.wait += leg.wait;
+        traffic.decode += leg.decode;
         traffic.legs.push(leg);
         Ok(())
     })

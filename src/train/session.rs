@@ -9,7 +9,7 @@ use crate::train::faults::Faults;
 use crate::train::parts::{OwnParts, Parts};
 use crate::train::requests::Requests;
 use crate::train::steps::Steps;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use gradwire_datasets::{Data, Reading};
 use gradwire_exchange as exchange;
 use gradwire_models::config;
@@ -55,6 +55,7 @@ impl Session {
         );
         let steps = Steps::new(&recipe, samples, Progress::START)?;
         let (disk, requests, faults) = (Disk::default(), Arc::default(), Arc::default());
+        recipe.fits_machine()?;
         let kernels = recipe.kernels()?;
         Ok(Self {
             recipe,
@@ -139,12 +140,20 @@ pub fn load(recipe: &Recipe, vocabulary: Option<&str>) -> Result<Data> {
     // Hidden, so that no `runs/out/*` takes it for runs.
     let scratch = recipe.record.out.join(".synthetic");
     let reading = Reading { scratch: &scratch, samples: recipe.samples, vocabulary };
-    let data = recipe.dataset.load_as(&reading);
-    data.and_then(|data| match recipe.samples.validation {
-        Some(share) => data.hold_out(share, recipe.seed),
+    let data = recipe.dataset.load_as(&reading).map_err(Error::from);
+    data.and_then(|data| held_out(recipe, data))
+        .with_context(|| format!("loading data set {}", recipe.dataset.name()))
+}
+
+/// The data with the share of the training set held out that the recipe says, if it says one.
+///
+/// # Errors
+/// When that leaves nothing to train or to test on.
+pub fn held_out(recipe: &Recipe, data: Data) -> Result<Data> {
+    match recipe.samples.validation {
+        Some(share) => Ok(data.hold_out(share, recipe.seed)?),
         None => Ok(data),
-    })
-    .with_context(|| format!("loading data set {}", recipe.dataset.name()))
+    }
 }
 
 /// The files that a data set was read from.

@@ -356,6 +356,7 @@ impl Planner<'_> {
         let mut table = table.clone();
         replace(&mut table, STEPS, &Value::Integer(steps.max(1)));
         let recipe = Recipe::from_table(table)?;
+        recipe.fits_machine()?;
         recipe.may_run()?;
         match &self.selection.dir {
             Some(dir) if reads_files(&recipe) => recipe.with("dataset.dir", dir.as_str()),

@@ -64,6 +64,9 @@ pub struct Measured {
     pub sent: f64,
     /// The training loss.
     pub losses: Vec<Loss>,
+    /// Whether they are of training samples that are held out, in the test set's place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held_out: bool,
     /// Evaluations on the test set, in order.
     pub evaluations: Vec<Evaluation>,
     /// What the scheme and the exchange report about themselves, by name: the step and the mean
@@ -84,6 +87,12 @@ pub struct Measured {
     pub links: Vec<OnLink>,
     /// What produced it.
     pub provenance: Provenance,
+}
+
+/// The mean over steps of bytes that some of them had, if any had.
+fn over_all(steps: impl Iterator<Item = Option<u64>> + Clone) -> Option<f64> {
+    steps.clone().flatten().next()?;
+    mean(steps.map(|bytes| bytes.unwrap_or(0) as f64))
 }
 
 /// A point of the training loss.
@@ -190,8 +199,9 @@ impl Measured {
             losses: losses(&steps, &sent),
             gauges: gauges(&steps),
             gauge_means: gauge_means(&steps),
-            downlink_bytes: mean(steps.iter().filter_map(|s| Some(s.downlink_bytes? as f64))),
-            local_bytes: mean(steps.iter().filter_map(|s| Some(s.local_bytes? as f64))),
+            held_out: started.held_out,
+            downlink_bytes: over_all(steps.iter().map(|s| s.downlink_bytes)),
+            local_bytes: over_all(steps.iter().map(|s| s.local_bytes)),
             evaluations,
             summary,
             provenance: runs::provenance(disk, folder)?,
@@ -201,6 +211,13 @@ impl Measured {
             let run = replay::RecordedRun::with(disk, log)?;
             let rows: Vec<&Row> = run.stretches.iter().flat_map(|part| &part.rows).collect();
             measured.work = work(&rows, run.in_rounds());
+            // Of every step, where the events are of some.
+            let total = |of: fn(&Row) -> &Vec<Vec<u64>>| {
+                let bytes = |row: &&Row| of(row).iter().flatten().sum();
+                over_all(rows.iter().map(|row| (!of(row).is_empty()).then(|| bytes(row))))
+            };
+            measured.downlink_bytes = total(|row| &row.down);
+            measured.local_bytes = total(|row| &row.local);
             let evaluated = measured.evaluations.last().map(|evaluation| evaluation.step);
             let last = measured.losses.last().map(|point| point.step).max(evaluated).unwrap_or(0);
             // What links make of a record that is cut short nobody knows; the rest of the run is known.

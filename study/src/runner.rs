@@ -34,6 +34,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use toml::Value;
 
 /// An experiment at a scale, and where it is done.
 pub struct Job<'a> {
@@ -403,8 +404,8 @@ enum Question {
     /// There is none.
     Nothing,
     TheSame,
-    /// The same of other scales: more seeds of the same arms are no other question.
-    OfOtherScales,
+    /// The same with other seeds, links or records, which are no other question.
+    AskedElsewise,
     Another,
 }
 
@@ -422,10 +423,23 @@ impl Question {
         if asked == *experiment {
             return Ok(Self::TheSame);
         }
-        let scales = experiment.scales.clone();
-        let is_same = Experiment { scales, ..asked } == *experiment;
-        Ok(if is_same { Self::OfOtherScales } else { Self::Another })
+        Ok(if core(asked) == core(experiment.clone()) {
+            Self::AskedElsewise
+        } else {
+            Self::Another
+        })
     }
+}
+
+/// An experiment without what its runs may be asked for beside the question.
+fn core(mut experiment: Experiment) -> Experiment {
+    experiment.scales.clear();
+    experiment.links.clear();
+    experiment.recipe.remove("record");
+    if let Some(Value::Table(dataset)) = experiment.recipe.get_mut("dataset") {
+        dataset.remove("dir");
+    }
+    experiment
 }
 
 /// How many times the verdicts in an experiment's folder may be looked at, if they answer the same question, and the seeds

@@ -72,10 +72,11 @@ impl Tuning {
 
 /// By what values are compared: accuracy, or where a text is continued minus the loss.
 fn figure(measured: &Measured) -> Option<f64> {
-    match measured.summary.unit.as_str() {
+    let figure = match measured.summary.unit.as_str() {
         "tokens" => measured.summary.test_loss.map(|loss| -loss),
         _ => measured.summary.test_accuracy,
-    }
+    };
+    figure.filter(|figure| figure.is_finite())
 }
 
 fn score(tried: &Tried) -> f64 {

@@ -246,7 +246,7 @@ fn label(cell: Option<Cell>) -> std::result::Result<String, String> {
     }
 }
 
-/// What folders of a training set are called, and those of a test set.
+/// What folders of a training set are called, in capitals or not, and those of a test set.
 const PARTS: [&[&str]; 2] =
     [&["train", "training"], &["test", "testing", "val", "valid", "validation"]];
 
@@ -262,9 +262,12 @@ pub(crate) fn parts(dir: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
 
 /// The folders of these names that have folders; one without is a class of that name.
 fn named_parts(dir: &Path, names: &[&str]) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = names.iter().map(|name| dir.join(name)).collect();
-    paths.retain(|path| class_names(path).is_ok_and(|classes| !classes.is_empty()));
-    paths
+    let folders = entries(dir).unwrap_or_default().into_iter();
+    let named = |path: &Path| names.iter().position(|name| *name == file_name(path));
+    let mut paths: Vec<_> = folders.filter_map(|path| Some((named(&path)?, path))).collect();
+    paths.retain(|(_, path)| class_names(path).is_ok_and(|classes| !classes.is_empty()));
+    paths.sort();
+    paths.into_iter().map(|(_, path)| path).collect()
 }
 
 /// Whether anything tells the classes of the pictures in a folder for testing: it is not that all lie in one folder

@@ -9,7 +9,7 @@ class Error(Exception):
     """Anything that goes wrong in this package.
 
     The words are the message; what a program may want to know of them stands beside it, or is
-    `None`: the rank that is to blame, the step, the parameter, the position in it, and for a
+    `None`: the rank that is to blame (as those count that average), the step, the parameter, the position in it, and for a
     silent peer the seconds that were waited.
     """
 

@@ -65,13 +65,18 @@ class Gloo:
         self.ranks = ranks_of(group)
         # The same numbers; None where they are all ranks of the job, of which the next run may have others.
         self.subgroup: Optional[List[int]] = None
-        if self.ranks == ranks_of(None):
-            self.group = dist.new_group(self.ranks, timeout=span, backend="gloo")
-        else:
+        if self.ranks != ranks_of(None):
             self.subgroup = self.ranks
-            self.group = dist.new_group(
-                self.ranks, timeout=span, backend="gloo", use_local_synchronization=True
-            )
+        alone = {"use_local_synchronization": True} if self.subgroup else {}
+        try:
+            self.group = dist.new_group(self.ranks, timeout=span, backend="gloo", **alone)
+        except RuntimeError as error:
+            raise TransportError(
+                f"the ranks {self.ranks} have not met within timeout = {timeout:g} s ({error}); every one of them makes "
+                "its state, and a longer `timeout` waits longer for those that come late"
+            ) from error
+        # PyTorch numbers the ranks of a new group by their order in the job.
+        self._numbers = [dist.get_group_rank(self.group, one) for one in self.ranks]
         self._others = [one for one in range(self.world_size) if one != self.rank]
         self._left: Optional[Error] = None
         self._rooms: Dict[int, torch.Tensor] = {}
@@ -251,9 +256,13 @@ class Gloo:
         """Raises what a rank said before it left."""
         self.leave(missing, what == _SILENT)
         if what == _SILENT:
-            words = f"rank {missing} was silent, says rank {peer}"
+            words = f"{self._name(missing)} was silent, says {self._name(peer)}"
             raise PeerTimeoutError(words, missing, after=self.timeout)
-        raise PeerLostError(f"rank {missing} is gone, says rank {peer}", missing)
+        raise PeerLostError(f"{self._name(missing)} is gone, says {self._name(peer)}", missing)
+
+    def _name(self, peer: int) -> str:
+        """A rank in words; of some ranks of the job also as the job counts it."""
+        return f"rank {peer}" + (f" (rank {self.ranks[peer]} of the job)" if self.subgroup else "")
 
     def _begin(self, tensors: Dict[int, torch.Tensor], tag: int, post: Any) -> Dict[int, Any]:
         works = {}
@@ -277,7 +286,7 @@ class Gloo:
                 if time.monotonic() < end:
                     self._lose(peer, error)
                 self.leave(peer, silent=True)
-                words = f"rank {peer} was silent for {self.timeout:g} s"
+                words = f"{self._name(peer)} was silent for {self.timeout:g} s"
                 raise PeerTimeoutError(words, peer, after=self.timeout) from error
 
     def _lose(self, peer: int, error: Exception) -> None:
@@ -289,7 +298,7 @@ class Gloo:
                 "destroy_process_group make a new state on every rank"
             ) from error
         self.leave(peer)
-        raise PeerLostError(f"rank {peer} is gone", peer) from error
+        raise PeerLostError(f"{self._name(peer)} is gone", peer) from error
 
     def _send(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         return dist.isend(tensor, dst=self.ranks[peer], group=self.group, tag=tag)
@@ -300,10 +309,10 @@ class Gloo:
     # The same without PyTorch's checks of arguments, which cost as much as a stretch's arithmetic.
 
     def _send_now(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
-        return self.group.send([tensor], peer, tag)
+        return self.group.send([tensor], self._numbers[peer], tag)
 
     def _receive_now(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
-        return self.group.recv([tensor], peer, tag)
+        return self.group.recv([tensor], self._numbers[peer], tag)
 
 
 def _readable(array: "numpy.ndarray[Any, Any]") -> torch.Tensor:

@@ -52,7 +52,8 @@ class Compressor:
 
     def learn(self, messages: Sequence[bytes], mean: NDArray[numpy.float32], step: int) -> None:
         """Learns from one step: every rank's message in order of rank, and their mean. For schemes
-        that adapt to what was sent (`alq`, `optquant`, `aggregation-aware`)."""
+        that adapt to what was sent (`alq`, `aggregation-aware`, `casq`, `dqsgd`, `optquant`, `sidco`); without it they
+        stay as they are in their first step."""
 
     def __deepcopy__(self, memo: Any, /) -> Compressor: ...
     def state(self) -> dict[str, NDArray[Any]]:

@@ -27,10 +27,14 @@ __all__ = ["State", "compress"]
 class _Unit(_Ranks):
     """The reduce-scatter of one unit of `fully_shard`."""
 
-    def __init__(self, shapes: Dict[str, List[int]], scheme: Union[str, Codec], **given: Any) -> None:
+    def __init__(
+        self, shapes: Dict[str, List[int]], sources: List[Any], scheme: Union[str, Codec], **given: Any
+    ) -> None:
         super().__init__(scheme, **given)
         # As the unit has them, which is the order of the gradients that it gives.
         self.parameters = shapes
+        # What `fully_shard` knows of each.
+        self._sources = sources
 
     def allocate(
         self, size: Any, *, dtype: torch.dtype, device: torch.device
@@ -57,6 +61,13 @@ class _Unit(_Ranks):
                 "`set_gradient_divide_factor` out"
             )
         if self._exchange is None:
+            types = {getattr(one, "sharded_grad_dtype", None) for one in self._sources}
+            if len(types) > 1:
+                raise InputError(
+                    f"the gradients of the unit with `{next(iter(self.parameters))}` have the types "
+                    f"{sorted(map(str, types))}; give its parameters one `grad_dtype`, or make those of another type a "
+                    "unit of their own"
+                )
             self._build(self.parameters, pinned=given.is_cuda)
         assert self._exchange is not None
         name = next(iter(self.parameters))
@@ -139,9 +150,10 @@ class State:
         for name, unit in self._units.items():
             saved = unit.state_dict()
             if not all_of_it:
-                all_of_it = dict(saved, parameters={}, compressors={})
-            if saved["step"] != all_of_it["step"]:
-                raise StateError("there is no state to save in the middle of a step")
+                all_of_it = dict(saved, parameters={}, compressors={}, buckets=[], units={})
+            # One that has not been used in a step is behind the others.
+            all_of_it["step"] = max(saved["step"], all_of_it["step"])
+            all_of_it["units"][name] = {"step": saved["step"], "buckets": saved["buckets"]}
             for key in ("parameters", *_VECTORS):
                 if key in saved:
                     all_of_it[key] = {**all_of_it.get(key, {}), **saved[key]}
@@ -153,21 +165,35 @@ class State:
         """Takes up what `state_dict` or `gather_state` returned, before the first step; of another
         number of ranks as `gradwire.torch.State` does."""
         saved = _own_part(saved, self._transport)
-        known = {name: shape for unit in self._units.values() for name, shape in unit.parameters.items()}
-        for name in sorted({*saved["parameters"], *known} if saved["parameters"] else ()):
+        units = saved.pop("units", None)
+        if not isinstance(units, dict) or not all(_is_unit(one) for one in units.values()):
+            raise StateError("saved state: its units are missing, or damaged; give what `gradwire.fsdp.State` saved")
+        known = {
+            one: shape
+            for name, unit in self._units.items()
+            if units.get(name, saved)["step"]
+            for one, shape in unit.parameters.items()
+        }
+        for name in sorted({*saved["parameters"], *known}):
             if saved["parameters"].get(name) != known.get(name):
                 raise StateError(
                     f"saved state: it is of another model; `{name}` is on one side only, or has another shape"
                 )
         for name, unit in self._units.items():
-            part = dict(saved)
+            part = dict(saved, **units.get(name, {}))
             for key in ("parameters", *_VECTORS):
-                if saved.get(key):
-                    part[key] = {one: saved[key][one] for one in sorted(unit.parameters)}
+                if key in saved:
+                    of = sorted(unit.parameters) if part["step"] else ()
+                    part[key] = {one: saved[key][one] for one in of}
             # Names of modules hold no `/`.
             learnt = [(*entry.partition("/"), value) for entry, value in saved["compressors"].items()]
             part["compressors"] = {rest: value for unit_name, _, rest, value in learnt if unit_name == name}
             unit.load_state_dict(part)
+
+
+def _is_unit(saved: Any) -> bool:
+    """Whether this is what a unit has in a saved state."""
+    return isinstance(saved, dict) and isinstance(saved.get("step"), int) and isinstance(saved.get("buckets"), list)
 
 
 def compress(
@@ -208,6 +234,7 @@ def compress(
     if not found:
         raise SettingError("no module of this model was given to `fully_shard`; call it first")
     layouts: Dict[str, Dict[str, List[int]]] = {}
+    sources: Dict[str, List[Any]] = {}
     for name, (module, group) in found.items():
         if isinstance(group._reduce_scatter_comm, _Unit):
             raise SettingError(f"module `{name}` is compressed already; compress a model once")
@@ -220,6 +247,7 @@ def compress(
                     "`shard_placement_fn` out"
                 )
         if parameters:
+            sources[name] = parameters
             layouts[name] = {names[id(one.sharded_param)]: list(one._orig_size) for one in parameters}
     if not layouts:
         raise SettingError("no parameter of this model needs a gradient")
@@ -245,7 +273,7 @@ def compress(
     units: Dict[str, _Unit] = {}
     for name, layout in layouts.items():
         own = _rules_of(layout, rules) or None
-        units[name] = _Unit(layout, scheme, transport=transport, timeout=timeout, rules=own, **settings)
+        units[name] = _Unit(layout, sources[name], scheme, transport=transport, timeout=timeout, rules=own, **settings)
         module = found[name][0]
         module.set_custom_reduce_scatter(units[name])
         if hasattr(module, "set_reduce_scatter_unused_params"):

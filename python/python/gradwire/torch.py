@@ -57,7 +57,8 @@ _BUCKET = 1 << 22
 # What a state has for each element of the gradient; the last two are the same on all ranks.
 _VECTORS = ("residual", "velocity", "average", "estimate", "momentum")
 # What every saved state has beside them, and of which type.
-_HEAD = {"scheme": str, "step": int, "rank": int, "world_size": int, "parameters": dict, "compressors": dict}
+_HEAD = {"scheme": str, "step": int, "rank": int, "world_size": int, "parameters": dict, "compressors": dict,
+         "buckets": list}
 # What a rank's part is called in a checkpoint, by its number in the whole job.
 _RANK = re.compile(r"rank\.(\d+)$")
 # The names of parameters that are numbered.
@@ -195,6 +196,7 @@ class _Ranks:
             "group": self._transport.subgroup,
             "parameters": {name: list(shape) for name, shape in self._shapes.items()},
             "compressors": {},
+            "buckets": self._exchange.buckets if self._exchange is not None else [],
         }
 
     def _restore(self, saved: Dict[str, Any]) -> None:
@@ -205,6 +207,11 @@ class _Ranks:
             return
         if saved["parameters"] != self._shapes:
             saved = self._fitting(saved)
+        elif saved["compressors"] and saved["buckets"] != self._exchange.buckets:
+            raise StateError(
+                f"saved state: what the scheme `{self._scheme_name}` has learnt is of other buckets; give `bucketing`, "
+                "`dense_below` and `rules` as they were when it was saved"
+            )
         entries: Dict[str, Any] = {}
         for name in _VECTORS:
             if name in saved:
@@ -802,10 +809,11 @@ class State(_Ranks):
             return  # The norm of the whole gradient comes before the first message.
         turn = {name: i for i, task in enumerate(tasks) for name in task.names}
         groups: List[List[int]] = [[] for _ in tasks]
-        for bucket, names in enumerate(self._exchange.buckets):
+        buckets = self._exchange.buckets  # Each look at them makes all of these lists.
+        for bucket, names in enumerate(buckets):
             groups[max((turn[name] for name in names), default=0)].append(bucket)
         groups = [group for group in groups if group]
-        awaited = [[name for b in group for name in self._exchange.buckets[b]] for group in groups]
+        awaited = [[name for b in group for name in buckets[b]] for group in groups]
         if awaited != self._awaited:
             self._exchange.set_groups(groups)
             self._awaited = awaited
@@ -1592,6 +1600,13 @@ def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
     return [(_WRAPPERS.sub("", name), one) for name, one in given]
 
 
+class _Unread:
+    """What stands for a rank's part until it has been read. A checkpoint is never written of it."""
+
+    def __reduce__(self) -> Any:
+        raise StateError("this Checkpoint was made with a folder, to load; to save, give Checkpoint(state) without one")
+
+
 class Checkpoint:
     """A state for `torch.distributed.checkpoint`, where every rank writes its own part:
 
@@ -1628,7 +1643,7 @@ class Checkpoint:
                 f"saved state: {self._folder} has no part of rank {min(needed - found)}; what some ranks have saved "
                 "goes back to a group of the same ranks"
             )
-        return {f"rank.{rank}": b"" for rank in needed}
+        return {f"rank.{rank}": _Unread() for rank in needed}
 
     def load_state_dict(self, read: Dict[str, Any]) -> None:
         """Takes up what was read: as `load_state_dict` of the state does."""

@@ -164,7 +164,6 @@ pub fn random(recipe: &Recipe, samples: usize) -> Data {
         files: Vec::new(),
         altered: Vec::new(),
         vocabulary: None,
-        bytes_per_token: None,
         normalisation: None,
         warnings: Vec::new(),
     }

@@ -167,7 +167,8 @@ mod tests {
         );
         let cell = read(&arms(&tasks::tasks(&results)).unwrap());
         assert_eq!([cell(1, "finished"), cell(1, "diverged")], ["2", "1"]);
-        assert!(cell(1, "accuracy_p").parse::<f64>().unwrap() < 0.05);
+        // Both pairs differ by the same, which tells nothing of chance.
+        assert_eq!(cell(1, "accuracy_p"), "");
         assert_eq!(cell(2, "accuracy_mean"), "");
     }
 }

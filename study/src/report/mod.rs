@@ -78,6 +78,12 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
     let page = Page::default();
     let svg = |Plot { name, figure, .. }: &Plot| (format!("plots/{name}.svg"), figure.svg(&page));
     files.extend(plots(&blocks).map(svg));
+    // Plots of an earlier report with other links, say.
+    let plots = disk.list(&folder.join("plots")).unwrap_or_default().into_iter();
+    let ours = |path: &PathBuf| files.iter().any(|(name, _)| folder.join(name) == *path);
+    for old in plots.filter(|path| path.extension().is_some_and(|it| it == "svg") && !ours(path)) {
+        disk.remove_file(&old).with_context(|| format!("removing {}", old.display()))?;
+    }
     files.iter().try_for_each(|(name, text)| replace(disk, &folder.join(name), text.as_bytes()))
 }
 

@@ -119,15 +119,18 @@ pub(super) fn reached(task: &Task<'_>) -> PageTable {
         }
         table.rows.push(row);
     }
-    table.note = "Means ± sample deviation over the seeds that finished; below them the confidence \
-                  interval (Student's t). What did not finish is in no mean, and stands beside it. Accuracy: on the test set, after the last step. Training loss: the mean of \
+    let held_out = task.arms.iter().any(|arm| arm.finished().any(|(_, of)| of.held_out));
+    let tested_on = if held_out { "held-out training samples" } else { "the test set" };
+    table.note = format!(
+        "Means ± sample deviation over the seeds that finished; below them the confidence \
+                  interval (Student's t). What did not finish is in no mean, and stands beside it. Accuracy: on {tested_on}, after the last step. Training loss: the mean of \
                   the last epoch (of the last tenth of the run in verdicts). Bits and bytes: a rank's \
                   own messages over all steps, uncompressed first ones too; what it forwards in a ring \
                   is not counted here. Compression ratio: bytes sent over bytes of dense fp32. \
                   Differences seed by seed by Student's t-test \
                   where runs with the same seed begin alike, else by Welch's; not corrected for their \
                   number."
-        .into();
+    );
     table
 }
 
