@@ -51,8 +51,8 @@ dist.init_process_group("gloo")
 weights, sent, loss = train(Half())
 native_weights, native_sent, _ = train("half", feedback=True)
 assert torch.equal(weights, native_weights)
-assert sent[1:] == native_sent[1:]
+# A scheme in Python also sends a checksum of the mean.
+assert all(mine == its + 28 for mine, its in zip(sent, native_sent))
 if dist.get_rank() == 0:
-    # A scheme in Python also sends a checksum of the mean.
     print(f"loss {loss:.3f}, {sent[-1]} bytes a step, {sent[-1] - native_sent[-1]} of them a checksum")
 dist.destroy_process_group()

@@ -147,7 +147,7 @@ def test_a_rank_that_leaves_while_it_has_joined_is_named():
 def test_another_number_of_ranks_keeps_what_is_still_to_come(before, now):
     residuals = [numpy.random.default_rng(i).normal(size=100) for i in range(before)]
     head = {"version": 1, "scheme": "topk", "step": 7, "world_size": before, "compressors": {}}
-    head["parameters"] = {"weight": [100]}
+    head.update(parameters={"weight": [100]}, buckets=[["weight"]])
     saved = [
         dict(head, rank=i, residual={"weight": torch.tensor(one, dtype=torch.float32)})
         for i, one in enumerate(residuals)
@@ -159,7 +159,7 @@ def test_another_number_of_ranks_keeps_what_is_still_to_come(before, now):
 
 
 def test_what_ranks_have_learnt_apart_is_not_dealt_out():
-    head = {"version": 1, "scheme": "Smoothed", "step": 7, "parameters": {"weight": [100]}}
+    head = {"version": 1, "scheme": "Smoothed", "step": 7, "parameters": {"weight": [100]}, "buckets": [["weight"]]}
     saved = [
         dict(head, rank=i, world_size=3, compressors={"bucket.0/known": torch.full((3,), float(i))})
         for i in range(3)
