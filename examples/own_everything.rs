@@ -20,7 +20,7 @@ impl OptimizerDefinition for Signs {
     fn learning_rate(&self) -> f64 { 0.05 }
     fn rule(&self, _correction: f64) -> Box<dyn Rule> {
         Box::new(|piece: Piece<'_>, now: &Now<'_>| {
-            for (w, g) in piece.weights.iter_mut().zip(piece.gradient) { *w -= now.rate as f32 * g.signum(); }
+            for (w, g) in piece.weights.iter_mut().zip(piece.gradient) { if *g != 0.0 { *w -= now.rate as f32 * g.signum(); } }
         })
     }
 }

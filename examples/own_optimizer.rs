@@ -35,7 +35,9 @@ impl Rule for Lion {
             piece.weights.iter_mut().zip(piece.gradient).zip(average)
         {
             let direction = now_by * *average + (1.0 - now_by) * gradient;
-            *weight -= now.rate as f32 * direction.signum();
+            // In Rust 0.0 has the sign of 1.
+            let sign = if direction == 0.0 { 0.0 } else { direction.signum() };
+            *weight -= now.rate as f32 * sign;
             *average = keep * *average + (1.0 - keep) * gradient;
         }
     }

@@ -94,7 +94,7 @@ impl Worker {
         let alone = local_step && !self.session.steps.in_rounds_of_one();
         self.gradient.begin(step, alone, batch.len(), loaded.global_samples, inspected);
         // An embedding table is updated lazily: the rows that this batch reads have to be what they would be by now.
-        if let Features::Tokens { ids, .. } = &batch.features {
+        if let Features::Tokens { ids, .. } | Features::Sequences { ids, .. } = &batch.features {
             let catch_up = || self.optimizer.catch_up(&self.replica.params, Some(ids));
             timer.time(|p| &mut p.forward, catch_up)?;
         }

@@ -533,7 +533,7 @@ fn the_newest_and_the_best_are_kept() {
     let of = argument(&averages[0]);
     says(
         &program.outputs(&["eval", of]).1,
-        &["note: the run evaluated the average of its weights"],
+        &["note: what the run evaluates is the average of its weights"],
     );
     let model = averages[0].join("model.safetensors");
     let mut bytes = fs::read(&model).unwrap();

@@ -93,9 +93,11 @@ fn each_arm_chooses_a_value_on_what_is_held_out() {
     }
     let report = fs::read_to_string(folder.join("report.md")).unwrap();
     says(&report, &["Chosen on held-out samples", "0.5 **(edge)**"]);
-    // Nothing is made again.
+    // Nothing is made again, and the plan knows it.
     let (_, again) = program.outputs(&tune);
     assert_eq!(again.matches("was there already").count(), 20, "{again}");
+    let planned = program.succeed(&[&tune[..], &["--dry-run"]].concat());
+    assert_eq!(planned.matches(", 10 of them made already").count(), 3, "{planned}");
 }
 
 #[test]

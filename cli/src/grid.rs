@@ -15,7 +15,7 @@ use gradwire_study::estimate;
 use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::{Grid, PlannedRun, Selection};
 use gradwire_study::report;
-use gradwire_study::results::{Results, Ruling, RunResult, RunStatus, Verdict};
+use gradwire_study::results::{Results, Ruling, RunResult, RunStatus, Tuned, Verdict};
 use gradwire_study::runner::{self, Job, Notice};
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
@@ -142,11 +142,21 @@ impl GridArgs {
         };
         let trials = tuning.as_ref().map(trials).transpose().map_err(Failure::refused)?;
         let mut grid = plan(experiment, &selection, &folder).map_err(Failure::refused)?;
-        if let Some((tuning, trials)) = tuning.as_ref().zip(trials.as_ref()).filter(|_| !silent) {
-            let runs: usize = trials.iter().map(|(_, grid)| grid.wanted().count()).sum();
-            println!("first {runs} runs in which each arm chooses {}", tuning.path());
+        let is_shown = self.dry_run || (asked.announced && !silent);
+        if let Some((tuning, trials)) = tuning.as_ref().zip(trials.as_ref()) {
+            let job = |(folder, grid)| {
+                let folder = PathBuf::clone(folder);
+                Job { experiment: &choosing, folder, ..self.job(asked, grid, &requests, looked) }
+            };
+            let jobs: Vec<Job<'_>> =
+                trials.iter().map(|(folder, grid)| job((folder, grid))).collect();
+            let known = self.show_trials(tuning, &jobs, is_shown)?;
+            if known.is_some() {
+                selection.tuned = known;
+                grid = plan(experiment, &selection, &folder)?;
+            }
         }
-        if self.dry_run || (asked.announced && !silent) {
+        if is_shown {
             show_plan(&self.job(asked, &grid, &requests, looked))?;
             if self.until_decided {
                 let [first, second, last] = LOOKS;
@@ -178,16 +188,20 @@ impl GridArgs {
             let mut tried = Vec::new();
             for (folder, grid) in trials {
                 let job = self.job(asked, &grid, &requests, looked);
-                tried.push(run(&Job { experiment: &choosing, folder, ..job })?);
-            }
-            if let Some(failed) = tried.iter().flat_map(|of| &of.runs).find(|run| has_failed(run)) {
-                return Err(Failure::from(anyhow!(
-                    "a run in which an arm chooses {} has failed, and nothing is chosen without it: {}: {}; mend that, and \
-                     repeat the command: what has been made is kept",
-                    tuning.path(),
-                    failed.folder.display(),
-                    reason(failed)
-                )));
+                let results = run(&Job { experiment: &choosing, folder: folder.clone(), ..job })?;
+                let wanted =
+                    |run: &&RunResult| grid.wanted().any(|planned| planned.folder == run.folder);
+                if let Some(failed) = results.runs.iter().filter(wanted).find(|run| has_failed(run))
+                {
+                    return Err(Failure::from(anyhow!(
+                        "a run in which an arm chooses {} has failed, and nothing is chosen without it: {}: {}; mend that, \
+                         and repeat the command: what has been made is kept",
+                        tuning.path(),
+                        folder.join(&failed.folder).display(),
+                        reason(failed)
+                    )));
+                }
+                tried.push(results);
             }
             if !requests.stopping() {
                 selection.tuned = Some(tuning.chosen(&tried));
@@ -229,6 +243,38 @@ impl GridArgs {
     /// The seeds after which verdicts are looked at, if several times.
     fn looks(&self) -> &'static [usize] {
         if self.until_decided { &LOOKS } else { &[] }
+    }
+
+    /// Says which runs there are first, in which arms choose, and how long those will take that are still to be made;
+    /// what the arms have chosen where all are made.
+    fn show_trials(
+        &self,
+        tuning: &Tuning,
+        jobs: &[Job<'_>],
+        is_shown: bool,
+    ) -> Result<Option<Tuned>> {
+        let left = jobs.iter().map(Job::left).collect::<Result<Vec<_>>>()?;
+        let open: usize = left.iter().map(Vec::len).sum();
+        let all: usize = jobs.iter().map(|job| job.grid.wanted().count()).sum();
+        let first = jobs.iter().zip(&left).find(|(_, left)| !left.is_empty());
+        let time = match first.filter(|_| is_shown) {
+            // Those with another value take as long.
+            Some((job, left)) => {
+                let seconds: f64 = estimate::seconds(&job.grid.tasks, left)?.iter().sum();
+                format!(", about {}", duration(seconds * open as f64 / left.len() as f64))
+            }
+            None => String::new(),
+        };
+        if !self.is_silent() {
+            let path = tuning.path();
+            println!("first {all} runs in which each arm chooses {path}{}{time}", made(all - open));
+        }
+        if first.is_some() {
+            return Ok(None);
+        }
+        let known = jobs.iter().map(|job| report::read(&job.disk, &job.folder));
+        let known: Option<Vec<Results>> = known.collect::<Result<_>>()?;
+        Ok(known.map(|known| tuning.chosen(&known)))
     }
 
     /// The runs of a grid, and how they are made.

@@ -33,6 +33,11 @@ pub trait DatasetDefinition {
         Holds::Images
     }
 
+    /// Whether the tokens of texts follow from the texts: a model then needs the vocabulary of its run.
+    fn learns_tokens(&self) -> bool {
+        self.holds() != Holds::Images
+    }
+
     /// Checks what can be checked without touching a file, with a selection that is valid by itself.
     ///
     /// # Errors

@@ -71,6 +71,10 @@ impl DatasetDefinition for PlainText {
         Holds::Sequences
     }
 
+    fn learns_tokens(&self) -> bool {
+        self.tokens != TokensOf::Bytes && self.tokenizer.is_none()
+    }
+
     fn form(&self) -> Result<Form> {
         let vocabulary = match (self.tokens, &self.tokenizer) {
             (_, Some(_)) => LARGEST_VOCABULARY,

@@ -131,6 +131,9 @@ pub trait Definition {
     /// # Errors
     /// When a setting is out of range or does not fit the input, or `vb` cannot give a variable of
     /// the name and shape asked for.
+    ///
+    /// Batch norm is [`ops::batch_norm`](crate::ops::batch_norm), which counts its passes: the running statistics of
+    /// candle's own layer are not computed anew before an evaluation (`train.recalibrate`).
     fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model>;
 
     /// What is minimised: cross-entropy, unless the model says otherwise.

@@ -134,7 +134,8 @@ pub fn batch_norm(
     }
     if batch * height * width < 2 && train {
         bail!(
-            "batch_norm: training needs more than one value per channel, got input {:?}; use a larger batch or image",
+            "batch_norm: training needs more than one value per channel, got input {:?}; use larger images, or a train.batch and \
+             a number of workers with which no part of an epoch's last batch is a single sample",
             xs.dims()?
         );
     }

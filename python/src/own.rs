@@ -254,6 +254,8 @@ impl ObjectCopy {
     fn take_up(&mut self, state: &State) -> Result<()> {
         if self.stateful {
             let refuse = |problem| Error::State { entry: self.name.to_string(), problem };
+            // What a failure leaves half loaded is taken back before the next message.
+            self.moved = true;
             self.load(state).map_err(refuse)?;
             self.kept = state.clone();
         }

@@ -82,7 +82,9 @@ class Failing(Largest):
 
     def decode(self, message, length):
         values = super().decode(message, length)
-        if self.how == "elsewhere" and self.where is not None and self.where():
+        if not (self.where is None or self.where()):
+            return values
+        if self.how == "elsewhere" and self.where is not None:
             values[0] += 1
         if self.how == "short":
             return values[:-1]

@@ -148,11 +148,12 @@ def test_a_decode_that_fails_gives_up_the_step_on_all(how, words):
         assert words in said and "the message of rank 0" in said, said
 
 
+@pytest.mark.parametrize("how, words", [("elsewhere", "another mean on rank 2 than on rank 0"), ("short", "decode returned")])
 @pytest.mark.parametrize("good_steps", [0, 2])
-def test_bytes_that_are_something_else_elsewhere_are_found_in_any_step(good_steps):
+def test_a_decode_that_goes_wrong_on_one_rank_is_found_in_any_step(how, words, good_steps):
     def run(end):
         failing = [False]
-        scheme = own.Failing("elsewhere", where=lambda: failing[0])
+        scheme = own.Failing(how, where=lambda: failing[0])
         exchange = gradwire.Exchange(SHAPES, scheme, end)
         for step in range(1, good_steps + 1):
             exchange.allreduce(step, gradient(end.rank, step))
@@ -167,7 +168,7 @@ def test_bytes_that_are_something_else_elsewhere_are_found_in_any_step(good_step
         return str(caught.value)
 
     for said in ranks(3, run):
-        assert "another mean on rank 2 than on rank 0" in said
+        assert words in said, said
 
 
 def test_one_object_serves_several_exchanges():
@@ -271,6 +272,9 @@ def test_a_load_state_that_raises_is_an_error_and_no_panic():
     exchange.allreduce(1, gradient(0, 1))
     with pytest.raises(gradwire.StateError, match="knwon"):
         exchange.load_state(exchange.state())
+    # What it has half loaded it does not go on with.
+    with pytest.raises(gradwire.AbortedError, match="knwon"):
+        exchange.allreduce(2, gradient(0, 2))
 
 
 class Owing(own.Largest):

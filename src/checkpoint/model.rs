@@ -185,13 +185,12 @@ pub fn find(path: &Path) -> Result<Saved> {
 pub(super) fn evaluated(recipe: &Recipe, has_statistics: bool) -> Option<&'static str> {
     if recipe.average != recipe::average::Config::default() {
         return Some(
-            "the run evaluated the average of its weights after this step, and the checkpoint's model is the weights \
-             themselves",
+            "what the run evaluates is the average of its weights, and the checkpoint's model is the weights themselves",
         );
     }
     (has_statistics && recipe.train.recalibrate > 0).then_some(
-        "the run computed batch norm's statistics anew before it evaluated this step (train.recalibrate), and the \
-         checkpoint's model has those that training went by",
+        "the run computes batch norm's statistics anew before it evaluates (train.recalibrate), and the checkpoint's model \
+         has those that training goes by",
     )
 }
 

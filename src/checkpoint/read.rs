@@ -201,10 +201,14 @@ fn read_manifest(disk: &Disk, folder: &Path) -> Result<Manifest> {
     Manifest::parse(&text).with_context(|| path.display().to_string())
 }
 
-/// Checks that a checkpoint's model `file` has the bytes that its manifest tells the checksum of.
+/// Checks that a checkpoint's model `file` has the bytes that its manifest tells the checksum of, if it is of a version that
+/// this program reads.
 pub(super) fn check_model(file: &Path, bytes: &[u8]) -> Result<()> {
     let folder = file.parent().unwrap_or(Path::new(""));
-    let manifest = read_manifest(&Disk::default(), folder)?;
+    let manifest = match read_manifest(&Disk::default(), folder) {
+        Err(error) if error.downcast_ref::<OtherVersion>().is_some() => return Ok(()),
+        manifest => manifest?,
+    };
     let known = manifest.files.iter().any(|of| of.name == MODEL && of.sha256 == sha256(bytes));
     ensure!(
         known,

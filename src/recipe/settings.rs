@@ -14,8 +14,8 @@ use std::path::PathBuf;
 /// The word for the newest run, wherever the name of one can stand.
 pub const NEWEST: &str = "last";
 
-/// Numbers (pixels, words, or logits of a text to continue) of the samples in one pass of an evaluation: those of 50
-/// pictures of 83 × 83.
+/// Numbers (pixels, words, or logits of a text to continue) of the samples in one pass of an evaluation on the
+/// processor: those of 50 pictures of 83 × 83.
 const MOST_EVALUATED: usize = 1 << 20;
 
 /// A run, completely described.
@@ -367,19 +367,18 @@ impl Recipe {
 
     /// Samples of each rank, of this shape, in one forward pass of an evaluation. Many take much memory: on the
     /// processor the system can need as long to clear its pages as the arithmetic takes. A GPU waits
-    /// for launches if there are few. Large samples are fewer, so that an evaluation takes no more memory than
-    /// a step of training.
+    /// for launches if there are few. Large samples are fewer: what lies between the layers is kept till a pass ends.
     pub fn evaluation_batch(&self, shape: datasets::Shape) -> usize {
-        let most = match self.device {
-            Device::Cpu => 50,
-            Device::Cuda(_) | Device::Local => 250,
+        let (most, numbers) = match self.device {
+            Device::Cpu => (50, MOST_EVALUATED),
+            Device::Cuda(_) | Device::Local => (250, 16 * MOST_EVALUATED),
         };
         let each = match shape {
             datasets::Shape::Image { height, width, channels } => height * width * channels,
             datasets::Shape::Text { length, .. } => length,
             datasets::Shape::Sequence { vocabulary, length } => vocabulary.saturating_mul(length),
         };
-        (MOST_EVALUATED / each.max(1)).clamp(1, most)
+        (numbers / each.max(1)).clamp(1, most)
     }
 
     /// The kernels of the calling thread, in the recipe's precision.

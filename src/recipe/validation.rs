@@ -9,7 +9,7 @@ use super::words::in_a_recipe;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
 use gradwire_models::kernels::Precision;
-use gradwire_models::{self as models, InputKind};
+use gradwire_models::{self as models, InputKind, gpu};
 
 impl Recipe {
     /// Checks what no single field can know.
@@ -109,11 +109,6 @@ impl Recipe {
         refuse(self.exchange.overlap && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
             "exchange.overlap = true sends buckets before the whole gradient is known, which \
              policy.clip_norm needs; write one or the other"
-                .into()
-        })?;
-        refuse(self.record.gradients > 0 && self.is_local(), || {
-            "record.gradients keeps what an exchange compresses, and local steps exchange how far weights have come; write \
-             record.gradients = 0, or local.steps = 1 and no outer optimizer"
                 .into()
         })?;
         refuse(self.exchange.overlap && self.is_local(), || {
@@ -221,8 +216,16 @@ impl Recipe {
     /// # Errors
     /// A sentence that names the key and what to write instead.
     pub fn fits_machine(&self) -> anyhow::Result<()> {
-        self.device.validate().map_err(anyhow::Error::msg)?;
+        self.check_device()?;
         self.kernels()?;
+        Ok(())
+    }
+
+    fn check_device(&self) -> anyhow::Result<()> {
+        self.device.validate().map_err(anyhow::Error::msg)?;
+        if self.device != Device::Cpu {
+            self.device.gpu(0, gpu::count()?).map_err(anyhow::Error::msg)?;
+        }
         Ok(())
     }
 
@@ -230,11 +233,12 @@ impl Recipe {
     /// model is read anywhere.
     #[must_use]
     pub fn fitted(mut self) -> Self {
-        if self.device.validate().is_err() {
+        if self.check_device().is_err() {
             (self.device, self.tf32) = (Device::Cpu, false);
         }
-        if self.kernels().is_err() {
-            self.precision = Precision::Bf16Emulated;
+        let emulated = Self { precision: Precision::Bf16Emulated, ..self.clone() };
+        if self.kernels().is_err() && emulated.kernels().is_ok() {
+            return emulated;
         }
         self
     }
@@ -258,6 +262,12 @@ impl Recipe {
         optimizer: &dyn optimizer::Definition,
         scheme: &dyn Scheme,
     ) -> anyhow::Result<()> {
+        refuse(self.record.gradients > 0 && self.is_local(), || {
+            "record.gradients, which questions about encoding and decoding time need, keeps what an exchange compresses, and \
+             local steps exchange how far weights have come; write record.gradients = 0, or local.steps = 1 and no outer \
+             optimizer"
+                .into()
+        })?;
         self.check_magnitudes(policy, scheme)?;
         self.check_momenta(policy, optimizer)?;
         let (needed, name) = (optimizer.policy(), optimizer.about().name);

@@ -53,7 +53,7 @@ impl Average {
 
     /// Takes up the weights after the step at `place` of a run of `steps` steps, and gives them back
     /// changed where the rule says so.
-    pub(super) fn after_step(&mut self, place: u64, steps: u64) -> Result<()> {
+    pub(super) fn after_step(&mut self, place: f64, steps: f64) -> Result<()> {
         self.updates += 1;
         if self.updates == 1 {
             // Statistics begin as those of nothing: no average is to remember that.
@@ -68,7 +68,7 @@ impl Average {
                 self.each(&Update::Average { share, back: false })
             }
             Config::Lookahead(Lookahead { decay, ramp, .. }) => {
-                let done = place as f64 / steps.max(1) as f64;
+                let done = place / steps.max(1.0);
                 let share = (1.0 - decay * done.min(1.0).powf(ramp)) as f32;
                 self.each(&Update::Average { share, back: true })
             }
@@ -149,7 +149,7 @@ mod tests {
             set(&replica, value);
             assert_eq!(average.is_due(place - 1, place), place % 2 == 0);
             if average.is_due(place - 1, place) {
-                average.after_step(place, 8).unwrap();
+                average.after_step(place as f64, 8.0).unwrap();
                 assert_eq!(get(&replica), [value; 2], "training goes on from the weights");
                 (sum, weights) = (decay * sum + f64::from(value), decay * weights + 1.0);
             }
@@ -168,7 +168,7 @@ mod tests {
         let passes = |name: &str| !is_statistic(name);
         for place in 1..=3u64 {
             update_buffers(&replica.store, passes, |count| count[0] += 1.0).unwrap();
-            average.after_step(place, 3).unwrap();
+            average.after_step(place as f64, 3.0).unwrap();
             average.swap().unwrap();
             let mut counts = Vec::new();
             update_buffers(&replica.store, passes, |count| counts.push(count[0])).unwrap();
@@ -187,7 +187,7 @@ mod tests {
             let fast = get(&replica)[0] + 1.0;
             set(&replica, fast);
             if average.is_due(place - 1, place) {
-                average.after_step(place, 5).unwrap();
+                average.after_step(place as f64, 5.0).unwrap();
                 let share = 1.0 - 0.5 * place as f32 / 5.0;
                 // Statistics have no beginning that an average could return to.
                 let before = if place == 2 { [0.0, fast] } else { slow };

@@ -42,7 +42,7 @@ impl<'a> Evaluation<'a> {
             None => "reading what it is tested on".into(),
         })?;
         ensure!(
-            saved.vocabulary.is_some() || data.vocabulary.is_none(),
+            saved.vocabulary.is_some() || !saved.recipe.dataset.learns_tokens(),
             "there is no {} beside {} or in the folders above: which number each word has is unknown; put the one of \
              the run there",
             checkpoint::VOCABULARY,
@@ -59,13 +59,18 @@ impl<'a> Evaluation<'a> {
     /// something else after that step.
     ///
     /// # Errors
-    /// When the record of the run beside the model is damaged.
+    /// When what is beside the model cannot be read.
     pub fn notes(&self) -> Result<Vec<String>> {
         let mut notes: Vec<String> = self.saved.note.into_iter().map(Into::into).collect();
         let Some(file) = &self.saved.provenance else { return Ok(notes) };
         let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let begun: Provenance = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is no record of a run", file.display()))?;
+        let Ok(begun) = serde_json::from_slice::<Provenance>(&text) else {
+            notes.push(format!(
+                "{} is damaged: whether these are the run's data is unknown",
+                file.display()
+            ));
+            return Ok(notes);
+        };
         if !begun.own.is_empty() {
             let own: Vec<_> = begun.own.values().map(String::as_str).collect();
             notes.push(format!("the run had parts that its program brought ({})", own.join(", ")));

@@ -1,6 +1,7 @@
 //! Learning rates, by the recipe's schedule.
 
 use crate::recipe::schedule::Config;
+use crate::train::steps::Span;
 
 /// A schedule bound to a run's length.
 #[derive(Clone, Debug)]
@@ -8,21 +9,16 @@ pub(super) struct Schedule {
     config: Config,
     base: f64,
     steps_per_epoch: f64,
-    total_steps: f64,
+    span: Span,
 }
 
 impl Schedule {
-    /// The schedule `config` for `total_steps` steps from the rate `base`.
-    pub(super) fn new(config: Config, base: f64, steps_per_epoch: u64, total_steps: u64) -> Self {
-        Self {
-            config,
-            base,
-            steps_per_epoch: steps_per_epoch as f64,
-            total_steps: total_steps as f64,
-        }
+    /// The schedule `config` for a run of this length from the rate `base`.
+    pub(super) fn new(config: Config, base: f64, steps_per_epoch: u64, span: Span) -> Self {
+        Self { config, base, steps_per_epoch: steps_per_epoch as f64, span }
     }
 
-    /// The learning rate of `step` (1-based).
+    /// The learning rate of the scheduled `step` (1-based).
     pub(super) fn at(&self, step: u64) -> f64 {
         let done = step.saturating_sub(1) as f64;
         let warmup = self.config.warmup() * self.steps_per_epoch;
@@ -31,6 +27,7 @@ impl Schedule {
             return self.base * ((done + 1.0) / warmup).min(1.0);
         }
         let epoch = done / self.steps_per_epoch;
+        let (counted, total) = (self.span.count(done), self.span.total);
         let factor = match &self.config {
             Config::Constant(_) => 1.0,
             // A cut falls on its step, though 0.3 / 0.1 is rounded to less than 3.
@@ -40,17 +37,16 @@ impl Schedule {
                 c.factor.powi(i32::try_from(cuts).unwrap_or(i32::MAX))
             }
             Config::Triangular(c) => {
-                let peak = (self.total_steps * c.peak).floor();
+                let peak = (total * c.peak).floor();
                 let between = |from: f64, to: f64, share: f64| from + (to - from) * share.min(1.0);
-                match done < peak {
-                    true => between(c.start, 1.0, done / peak),
-                    false => {
-                        between(1.0, c.end, (done - peak) / (self.total_steps - peak).max(1.0))
-                    }
+                match counted < peak {
+                    true => between(c.start, 1.0, counted / peak),
+                    false => between(1.0, c.end, (counted - peak) / (total - peak).max(1.0)),
                 }
             }
             Config::Cosine(c) => {
-                let progress = (done - warmup) / (self.total_steps - warmup).max(1.0);
+                let warmup = self.config.warmup() * self.span.per_epoch;
+                let progress = (counted - warmup) / (total - warmup).max(1.0);
                 let cosine = 0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos());
                 c.floor + (1.0 - c.floor) * cosine
             }
@@ -66,7 +62,8 @@ mod tests {
 
     fn rates(config: Config, steps_per_epoch: u64, epochs: u64) -> Vec<f64> {
         let total = steps_per_epoch * epochs;
-        let schedule = Schedule::new(config, 1.0, steps_per_epoch, total);
+        let span = Span { ahead: 0, total: total as f64, per_epoch: steps_per_epoch as f64 };
+        let schedule = Schedule::new(config, 1.0, steps_per_epoch, span);
         (1..=total).map(|step| schedule.at(step)).collect()
     }
 
@@ -97,6 +94,33 @@ mod tests {
             let found = rates(config, steps_per_epoch, epochs);
             let close = found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= f64::EPSILON);
             assert!(close && found.len() >= expected.len(), "{found:?} {expected:?}");
+        }
+    }
+
+    /// Step 100 of 200 by four workers of 25 samples; then by two, or by eight.
+    #[test]
+    fn no_rate_jumps_where_a_run_of_so_many_steps_goes_on_with_another_batch() {
+        let schedules = [
+            Config::Cosine(Cosine { floor: 0.0, warmup: 0.0 }),
+            Config::Cosine(Cosine { floor: 0.0, warmup: 1.0 }),
+            Config::Triangular(Triangular { start: 0.1, peak: 0.2, end: 0.0 }),
+        ];
+        for (schedule, workers) in schedules.into_iter().flat_map(|s| [(s.clone(), 2), (s, 8)]) {
+            let run = |workers, from| {
+                let mut recipe = crate::recipe::Source::default().load().unwrap();
+                (recipe.workers, recipe.train.batch, recipe.train.accumulate) = (workers, 25, 1);
+                (recipe.train.epochs, recipe.train.max_steps) = (10, Some(200));
+                let steps = crate::train::steps::Steps::new(&recipe, 4000, from).unwrap();
+                let per_epoch = steps.steps_per_epoch;
+                let rates = Schedule::new(schedule.clone(), 1.0, per_epoch, steps.span());
+                move |step| (rates.at(steps.scheduled(step)), steps.after(step))
+            };
+            let whole = run(4, crate::checkpoint::Progress::START);
+            let rest = run(workers, whole(100).1);
+            for step in 101..=200 {
+                let [then, now] = [whole(step).0, rest(step).0];
+                assert!((then - now).abs() < 1e-9, "{schedule:?} {workers} {step}: {then} {now}");
+            }
         }
     }
 

@@ -24,9 +24,30 @@ pub struct Steps {
     /// By how much a step's own number exceeds its scheduled one: how many steps the run has taken more than it would
     /// have with this global batch from its beginning; negative for fewer.
     pub ahead: i64,
+    /// Whether `train.max_steps` ends the run, and not its epochs.
+    bounded: bool,
     /// The run's last step. Below [`first_step`](Self::first_step) when nothing is left to do.
     pub last_step: u64,
     rounds: Option<Rounds>,
+}
+
+/// What a rate that falls until the run's end goes by. `train.max_steps` counts a run's own steps, whatever batch they had,
+/// and its epochs scheduled ones: by those, too, nothing jumps where a run goes on with another global batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// How much more than its scheduled number a step counts.
+    pub ahead: i64,
+    /// All steps, counted so.
+    pub total: f64,
+    /// The steps of an epoch up to here, counted so.
+    pub per_epoch: f64,
+}
+
+impl Span {
+    /// What scheduled `steps` count.
+    pub fn count(&self, steps: f64) -> f64 {
+        steps + self.ahead as f64
+    }
 }
 
 /// Where ranks exchange weights after rounds of local steps.
@@ -85,13 +106,15 @@ impl Steps {
         let ahead = from.step as i64 - (first_scheduled as i64 - 1);
         let all = recipe.train.epochs.saturating_mul(steps_per_epoch).min(i64::MAX as u64 / 2);
         let all = (all as i64 + ahead).max(0) as u64;
+        let max = recipe.train.max_steps;
         Ok(Self {
             from,
             samples: samples as u64,
             global_batch: (recipe.workers * recipe.local_batch()) as u64,
             steps_per_epoch,
             ahead,
-            last_step: recipe.train.max_steps.map_or(all, |max| max.min(all)),
+            bounded: max.is_some_and(|max| max < all),
+            last_step: max.map_or(all, |max| max.min(all)),
             rounds: recipe
                 .is_local()
                 .then(|| (recipe.local, recipe.outer.unwrap_or_default()))
@@ -112,6 +135,25 @@ impl Steps {
     /// The scheduled number of `step`: as if the run had had this global batch from the beginning.
     pub fn scheduled(&self, step: u64) -> u64 {
         (step as i64 - self.ahead).max(0) as u64
+    }
+
+    /// The run's length, for what spans it.
+    pub fn span(&self) -> Span {
+        let scheduled = Span {
+            ahead: 0,
+            total: self.scheduled(self.last_step) as f64,
+            per_epoch: self.steps_per_epoch as f64,
+        };
+        if !self.bounded || self.ahead == 0 {
+            return scheduled;
+        }
+        let position = self.from.position as f64 / self.samples as f64;
+        let epochs = self.from.epoch.saturating_sub(1) as f64 + position;
+        Span {
+            ahead: self.ahead,
+            total: self.last_step as f64,
+            per_epoch: self.from.step as f64 / epochs.max(f64::MIN_POSITIVE),
+        }
     }
 
     /// The epoch of `step`, 1-based.

@@ -130,7 +130,7 @@ impl Worker {
                 recipe.schedule.clone(),
                 run_parts.optimizer.learning_rate(),
                 steps.steps_per_epoch,
-                last_step,
+                steps.span(),
             ),
             batches: Loader::new(data.train.clone(), sampler, plan)?,
             save_policy: SavePolicy::new(),
@@ -160,10 +160,10 @@ impl Worker {
         } else {
             self.optimizer.catch_up(&self.replica.params, None)?;
         }
-        let (whole, last) = (steps.is_whole(step), steps.scheduled(steps.last_step));
+        let (whole, span) = (steps.is_whole(step), steps.span());
         self.swap_outer(step)?;
         if let Some(average) = &mut self.average {
-            average.after_step(scheduled, last)?;
+            average.after_step(span.count(scheduled as f64), span.total)?;
         }
         match &mut self.local {
             Some(local) if whole => local.begin(&self.replica.params),

@@ -181,6 +181,7 @@ impl Measured {
         let mut notes = Notes::default();
         log.events().iter().for_each(|event| notes.take(event));
         let Notes { started, steps, sent, before, evaluations, summary, .. } = notes;
+        let each_alike = || steps.iter().filter(|_| !recipe.is_local());
         let mut measured = Self {
             name: recipe.record.name.clone(),
             model: recipe.model.name().into(),
@@ -200,8 +201,9 @@ impl Measured {
             gauges: gauges(&steps),
             gauge_means: gauge_means(&steps),
             held_out: started.held_out,
-            downlink_bytes: over_all(steps.iter().map(|s| s.downlink_bytes)),
-            local_bytes: over_all(steps.iter().map(|s| s.local_bytes)),
+            // Of a run in rounds the steps that are recorded are those that exchange.
+            downlink_bytes: over_all(each_alike().map(|s| s.downlink_bytes)),
+            local_bytes: over_all(each_alike().map(|s| s.local_bytes)),
             evaluations,
             summary,
             provenance: runs::provenance(disk, folder)?,

@@ -250,8 +250,8 @@ impl Exchange {
         self.underway = None;
         let before = self.save();
         self.take_up(state).inspect_err(|_| {
-            // What this exchange saved it can take up, unless a scheme from outside fails in that, too: its next
-            // step fails then.
+            // What this exchange saved it can take up, unless a scheme from outside fails in that, too, which then
+            // fails in the next step.
             let _ = self.take_up(&before);
         })
     }

@@ -78,13 +78,20 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
     let page = Page::default();
     let svg = |Plot { name, figure, .. }: &Plot| (format!("plots/{name}.svg"), figure.svg(&page));
     files.extend(plots(&blocks).map(svg));
-    // Plots of an earlier report with other links, say.
-    let plots = disk.list(&folder.join("plots")).unwrap_or_default().into_iter();
-    let ours = |path: &PathBuf| files.iter().any(|(name, _)| folder.join(name) == *path);
-    for old in plots.filter(|path| path.extension().is_some_and(|it| it == "svg") && !ours(path)) {
-        disk.remove_file(&old).with_context(|| format!("removing {}", old.display()))?;
+    let before = disk.read(&folder.join(MARKDOWN), MAX_BYTES).unwrap_or_default();
+    files.iter().try_for_each(|(name, text)| replace(disk, &folder.join(name), text.as_bytes()))?;
+    // Plots that the earlier report had and this one has not, of other links, say.
+    let before = String::from_utf8_lossy(&before);
+    let linked = before.split("](").filter_map(|rest| rest.split_once(')').map(|(link, _)| link));
+    let is_plot = |link: &&str| link.starts_with("plots/") && link.ends_with(".svg");
+    let is_ours = |link: &str| files.iter().any(|(name, _)| name == link);
+    for old in linked.filter(is_plot).filter(|link| !link.contains("..") && !is_ours(link)) {
+        let old = folder.join(old);
+        if old.is_file() {
+            disk.remove_file(&old).with_context(|| format!("removing {}", old.display()))?;
+        }
     }
-    files.iter().try_for_each(|(name, text)| replace(disk, &folder.join(name), text.as_bytes()))
+    Ok(())
 }
 
 /// Writes every figure of the report of `results` into `folder`, in each of `formats`, for a page of its width;

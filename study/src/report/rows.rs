@@ -35,7 +35,7 @@ fn row(task: &Task<'_>, arm: &Arm<'_>) -> Value {
         json!({
             "arm": other,
             "difference": comparison.difference(),
-            "ends": comparison.ends(LEVEL / 2.0),
+            "ends": comparison.p().and(comparison.ends(LEVEL / 2.0)),
             "p": comparison.p(),
             "words": comparison.in_words(own, other, words::points),
         })

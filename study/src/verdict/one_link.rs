@@ -234,6 +234,16 @@ fn rule(
             "both have the same number with every seed: nothing tells them apart".into(),
         );
     }
+    let varies = estimated.ends(side).is_none_or(|[low, high]| low < high);
+    if claim.measure.is_fraction() && !varies {
+        return Ruled {
+            ruling: Ruling::Undecided,
+            more_seeds: Some(1),
+            why: "an accuracy counts samples, and here the same number with every seed, which tells nothing of chance: take \
+                  more seeds, or test on more samples"
+                .into(),
+        };
+    }
     decide(&estimated, bounds(claim), side, looks)
 }
 
