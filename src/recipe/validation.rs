@@ -262,12 +262,6 @@ impl Recipe {
         optimizer: &dyn optimizer::Definition,
         scheme: &dyn Scheme,
     ) -> anyhow::Result<()> {
-        refuse(self.record.gradients > 0 && self.is_local(), || {
-            "record.gradients, which questions about encoding and decoding time need, keeps what an exchange compresses, and \
-             local steps exchange how far weights have come; write record.gradients = 0, or local.steps = 1 and no outer \
-             optimizer"
-                .into()
-        })?;
         self.check_magnitudes(policy, scheme)?;
         self.check_momenta(policy, optimizer)?;
         let (needed, name) = (optimizer.policy(), optimizer.about().name);

@@ -66,11 +66,13 @@ impl Worker {
         self.position.rank() == 0 && every > 0 && step.is_multiple_of(every)
     }
 
-    /// Writes rank 0's gradient, and the residual that the exchange will add to it, to the run's folder.
+    /// Writes rank 0's gradient, and the residual that the exchange will add to it, if it does, to the run's folder.
     fn record_gradient(&mut self, step: u64) -> Result<()> {
         let Some(folder) = &self.session.folder else { return Ok(()) };
         self.position.enter(Phase::RecordingGradient);
-        let residual = self.gradient.exchange().residual();
+        // That of local steps is of how far weights have come, and is added to no gradient.
+        let is_local = self.session.steps.is_local(step);
+        let residual = self.gradient.exchange().residual().filter(|_| !is_local);
         let parameters = self.replica.params.iter().map(|param| gradient::Parameter {
             name: &param.name,
             dims: param.var.dims(),
