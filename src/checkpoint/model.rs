@@ -60,7 +60,7 @@ pub struct Saved {
     pub vocabulary: Option<PathBuf>,
     /// What tells where its run comes from, where the model lies in the folder of one.
     pub provenance: Option<PathBuf>,
-    /// What else than the file holds the run evaluated after this step, of a checkpoint.
+    /// Of a checkpoint: what the run evaluates in place of what the file holds, where that is something else.
     pub note: Option<&'static str>,
 }
 

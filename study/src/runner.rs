@@ -405,7 +405,7 @@ enum Question {
     Nothing,
     TheSame,
     /// The same with other seeds, links or records, which are no other question.
-    AskedElsewise,
+    OtherSeedsOrLinks,
     Another,
 }
 
@@ -424,14 +424,14 @@ impl Question {
             return Ok(Self::TheSame);
         }
         Ok(if core(asked) == core(experiment.clone()) {
-            Self::AskedElsewise
+            Self::OtherSeedsOrLinks
         } else {
             Self::Another
         })
     }
 }
 
-/// An experiment without what its runs may be asked for beside the question.
+/// What of an experiment is its question: all but scales, links, records and the folder of the data.
 fn core(mut experiment: Experiment) -> Experiment {
     experiment.scales.clear();
     experiment.links.clear();
