@@ -251,7 +251,7 @@ fn faults_that_mean_nothing_are_refused() {
     for (fault, part) in [
         ("panik:worker=1,step=2", "did you mean `panic`"),
         ("panic:worker=4,step=2", "no worker 4 of 4"),
-        ("kill:step=25", "beyond the run's last, 24"),
+        ("kill:step=25", "none of those to come, 1 to 24"),
         ("stall:worker=1,step=2", "write `stall:worker=R,step=S,for=5s`"),
     ] {
         let (code, error) = injected(&program, fault, &[]);

@@ -1,29 +1,25 @@
 //! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
 
+use crate::making::{Making, show_plan};
 use crate::refused::Failure;
 use crate::signals::{Signal, Signals};
-use crate::spinner::Spinner;
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use clap::Args;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
-use gradwire::record::{Mode, Provenance};
-use gradwire::text::{duration, percent_to, plural};
-use gradwire::train::requests::Requests;
+use gradwire::record::Provenance;
 use gradwire_study::decision::LOOKS;
-use gradwire_study::estimate;
 use gradwire_study::experiment::Experiment;
-use gradwire_study::grid::{Grid, PlannedRun, Selection};
+use gradwire_study::grid::Selection;
 use gradwire_study::report;
-use gradwire_study::results::{Results, Ruling, RunResult, RunStatus, Tuned, Verdict};
-use gradwire_study::runner::{self, Job, Notice};
+use gradwire_study::results::{Results, Ruling, RunResult, RunStatus, Verdict};
+use gradwire_study::runner;
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
 use gradwire_study::tuning::Tuning;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// How a grid is run.
 #[derive(Debug, Args)]
@@ -45,7 +41,7 @@ pub(super) struct GridArgs {
     /// Go on with runs that were stopped, from their last checkpoints, rather than begin them
     /// again; finished ones are never made twice
     #[arg(long)]
-    resume: bool,
+    pub(super) resume: bool,
     /// Show the runs and how long those still to be made will take here, and stop
     #[arg(long)]
     dry_run: bool,
@@ -94,7 +90,7 @@ impl AskedExperiment {
         })
     }
 
-    fn folder(&self) -> PathBuf {
+    pub(super) fn folder(&self) -> PathBuf {
         self.out.join(format!("{}-{}", self.name, self.scale.name()))
     }
 }
@@ -108,16 +104,10 @@ impl GridArgs {
 
     /// Runs an experiment, or shows what would be run.
     pub(super) fn run(&self, asked: &AskedExperiment) -> Result<ExitCode, Failure> {
-        let AskedExperiment { name, experiment, scale, .. } = asked;
+        let AskedExperiment { experiment, .. } = asked;
         let folder = asked.folder();
         let tuning =
             self.tune.as_deref().map(Tuning::parse).transpose().map_err(Failure::refused)?;
-        let all =
-            Selection { dir: asked.dir.clone(), sets: asked.sets.clone(), ..Selection::default() };
-        let plan = |experiment: &Experiment, selection: &Selection, folder: &Path| {
-            let grid = Grid::plan(experiment, scale, selection, folder);
-            grid.with_context(|| format!("experiment {name}"))
-        };
         let looks = self.looks();
         // What was looked at several times stays so: more looks with the whole error would err more often.
         let (before, known) =
@@ -126,38 +116,28 @@ impl GridArgs {
         let known = if looked > 1 { known } else { Vec::new() };
         let seeds = looks.first().map(|seeds| *seeds as u64).or(self.seeds);
         let up_to = |seeds: u64| (1..=seeds).collect();
-        let only = self.only.clone();
-        let mut selection = Selection { seeds: seeds.map(up_to), only, known, ..all };
-        let requests = Arc::new(Requests::default());
-        let silent = self.is_silent();
-        // What is claimed is not asked of the runs that choose.
-        let (claims, sentences) = (Vec::new(), Vec::new());
-        let choosing = Experiment { claims, sentences, ..experiment.clone() };
-        let trials = |tuning: &Tuning| -> Result<Vec<(PathBuf, Grid)>> {
-            let all = tuning.selections(&selection).map(|(name, selection)| {
-                let folder = folder.join("tuning").join(name);
-                Ok((folder.clone(), plan(&choosing, &selection, &folder)?))
-            });
-            all.collect()
+        let mut selection = Selection {
+            seeds: seeds.map(up_to),
+            only: self.only.clone(),
+            known,
+            dir: asked.dir.clone(),
+            sets: asked.sets.clone(),
+            ..Selection::default()
         };
-        let trials = tuning.as_ref().map(trials).transpose().map_err(Failure::refused)?;
-        let mut grid = plan(experiment, &selection, &folder).map_err(Failure::refused)?;
-        let is_shown = self.dry_run || (asked.announced && !silent);
+        let making = Making::new(self, asked, looked);
+        let trials = tuning.as_ref().map(|tuning| making.trials(tuning, &selection));
+        let trials = trials.transpose().map_err(Failure::refused)?;
+        let mut grid = making.plan(&selection).map_err(Failure::refused)?;
+        let is_shown = self.dry_run || (asked.announced && !self.is_silent());
         if let Some((tuning, trials)) = tuning.as_ref().zip(trials.as_ref()) {
-            let job = |(folder, grid)| {
-                let folder = PathBuf::clone(folder);
-                Job { experiment: &choosing, folder, ..self.job(asked, grid, &requests, looked) }
-            };
-            let jobs: Vec<Job<'_>> =
-                trials.iter().map(|(folder, grid)| job((folder, grid))).collect();
-            let known = self.show_trials(tuning, &jobs, is_shown)?;
+            let known = making.show_trials(tuning, trials, is_shown)?;
             if known.is_some() {
                 selection.tuned = known;
-                grid = plan(experiment, &selection, &folder)?;
+                grid = making.plan(&selection)?;
             }
         }
         if is_shown {
-            show_plan(&self.job(asked, &grid, &requests, looked))?;
+            show_plan(&making.job(&grid))?;
             if self.until_decided {
                 let [first, second, last] = LOOKS;
                 println!(
@@ -171,61 +151,29 @@ impl GridArgs {
             return Ok(ExitCode::SUCCESS);
         }
         let then = ", with a checkpoint of the run";
-        let signals = Signals::listen(&requests.stop_flag(), false, Some(then))?;
-        let run = |job: &Job<'_>| {
-            let all = job.grid.wanted().count();
-            let is_shown = asked.announced && job.folder == folder;
-            if !silent && !is_shown {
-                eprintln!("{name}, {}: {all} runs in {}", scale.name(), job.folder.display());
-            }
-            job.run(|news| {
-                if !silent {
-                    tell(news, all);
-                }
-            })
-        };
-        if let Some((tuning, trials)) = tuning.as_ref().zip(trials) {
-            let mut tried = Vec::new();
-            for (folder, grid) in trials {
-                let job = self.job(asked, &grid, &requests, looked);
-                let results = run(&Job { experiment: &choosing, folder: folder.clone(), ..job })?;
-                let wanted =
-                    |run: &&RunResult| grid.wanted().any(|planned| planned.folder == run.folder);
-                if let Some(failed) = results.runs.iter().filter(wanted).find(|run| has_failed(run))
-                {
-                    return Err(Failure::from(anyhow!(
-                        "a run in which an arm chooses {} has failed, and nothing is chosen without it: {}: {}; mend that, \
-                         and repeat the command: what has been made is kept",
-                        tuning.path(),
-                        folder.join(&failed.folder).display(),
-                        reason(failed)
-                    )));
-                }
-                tried.push(results);
-            }
-            if !requests.stopping() {
-                selection.tuned = Some(tuning.chosen(&tried));
-                grid = plan(experiment, &selection, &folder)?;
-            }
-        }
+        let signals = Signals::listen(&making.requests.stop_flag(), false, Some(then))?;
         let stopped = |signal: &Signal| {
             eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
             ExitCode::from(signal.exit_code)
         };
-        if let Some(signal) =
-            signals.heard().filter(|_| tuning.is_some() && selection.tuned.is_none())
-        {
-            return Ok(stopped(&signal));
+        if let Some((tuning, trials)) = tuning.as_ref().zip(trials.as_ref()) {
+            let tried = making.try_out(tuning, trials)?;
+            if !making.requests.stopping() {
+                selection.tuned = Some(tuning.chosen(&tried));
+                grid = making.plan(&selection)?;
+            } else if let Some(signal) = signals.heard().filter(|_| selection.tuned.is_none()) {
+                return Ok(stopped(&signal));
+            }
         }
-        let mut results = run(&self.job(asked, &grid, &requests, looked))?;
+        let mut results = making.make(&making.job(&grid))?;
         for seeds in looks.iter().skip(1) {
             let open = undecided(experiment, &results, &self.only);
-            if open.is_empty() || requests.stopping() {
+            if open.is_empty() || making.requests.stopping() {
                 break;
             }
             selection = Selection { seeds: Some(up_to(*seeds as u64)), only: open, ..selection };
-            let grid = plan(experiment, &selection, &folder)?;
-            results = run(&self.job(asked, &grid, &requests, looked))?;
+            let grid = making.plan(&selection)?;
+            results = making.make(&making.job(&grid))?;
         }
         self.show(&results, &folder, asked.target);
         Ok(match signals.heard().filter(|_| !is_complete(&results)) {
@@ -243,64 +191,6 @@ impl GridArgs {
     /// The seeds after which verdicts are looked at, if several times.
     fn looks(&self) -> &'static [usize] {
         if self.until_decided { &LOOKS } else { &[] }
-    }
-
-    /// Says which runs there are first, in which arms choose, and how long those will take that are still to be made;
-    /// what the arms have chosen where all are made.
-    fn show_trials(
-        &self,
-        tuning: &Tuning,
-        jobs: &[Job<'_>],
-        is_shown: bool,
-    ) -> Result<Option<Tuned>> {
-        let left = jobs.iter().map(Job::left).collect::<Result<Vec<_>>>()?;
-        let open: usize = left.iter().map(Vec::len).sum();
-        let all: usize = jobs.iter().map(|job| job.grid.wanted().count()).sum();
-        let first = jobs.iter().zip(&left).find(|(_, left)| !left.is_empty());
-        let time = match first.filter(|_| is_shown) {
-            // Those with another value take as long.
-            Some((job, left)) => {
-                let seconds: f64 = estimate::seconds(&job.grid.tasks, left)?.iter().sum();
-                format!(", about {}", duration(seconds * open as f64 / left.len() as f64))
-            }
-            None => String::new(),
-        };
-        if !self.is_silent() {
-            let path = tuning.path();
-            println!("first {all} runs in which each arm chooses {path}{}{time}", made(all - open));
-        }
-        if first.is_some() {
-            return Ok(None);
-        }
-        let known = jobs.iter().map(|job| report::read(&job.disk, &job.folder));
-        let known: Option<Vec<Results>> = known.collect::<Result<_>>()?;
-        Ok(known.map(|known| tuning.chosen(&known)))
-    }
-
-    /// The runs of a grid, and how they are made.
-    fn job<'a>(
-        &self,
-        asked: &'a AskedExperiment,
-        grid: &'a Grid,
-        requests: &Arc<Requests>,
-        looks: usize,
-    ) -> Job<'a> {
-        let AskedExperiment { name, experiment, scale, .. } = asked;
-        let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
-        Job {
-            name,
-            experiment,
-            scale,
-            grid,
-            folder: asked.folder(),
-            links: links.clone(),
-            command: command(),
-            mode: if self.is_silent() { Mode::Silent } else { Mode::Brief },
-            disk: Disk::default(),
-            requests: Arc::clone(requests),
-            resume: self.resume,
-            looks,
-        }
     }
 
     fn show(&self, results: &Results, folder: &Path, target: Option<f64>) {
@@ -356,7 +246,7 @@ fn without_a_test(results: &Results) -> String {
 }
 
 /// The command as it can be typed again, but for `--resume`.
-fn command() -> String {
+pub(super) fn command() -> String {
     let mut words = Provenance::here().command;
     words.retain(|word| word != "--resume");
     report::command_line(&words)
@@ -394,103 +284,14 @@ fn is_complete(results: &Results) -> bool {
     !results.runs.iter().any(open)
 }
 
-fn has_failed(run: &RunResult) -> bool {
+pub(super) fn has_failed(run: &RunResult) -> bool {
     matches!(run.outcome, RunStatus::Failed { .. })
 }
 
-fn reason(run: &RunResult) -> &str {
+pub(super) fn reason(run: &RunResult) -> &str {
     match &run.outcome {
         RunStatus::Failed { error } | RunStatus::Diverged { error } => error,
         other => other.word(),
     }
 }
 
-/// Prints the runs of a grid, and how long those take that are still to be made.
-fn show_plan(job: &Job<'_>) -> Result<()> {
-    let (grid, left) = (job.grid, job.left()?);
-    let all = grid.wanted().count();
-    let there = made(all - left.len());
-    println!("{}, {}: {all} runs in {}{there}", job.name, job.scale.name(), job.folder.display());
-    let spinner = (!left.is_empty())
-        .then(|| Spinner::unmeasured("taking some steps of each arm, to tell how long it takes"));
-    let seconds = estimate::seconds(&grid.tasks, &left)?;
-    drop(spinner);
-    for (task, seconds) in grid.tasks.iter().zip(&seconds) {
-        let is_of_task = |run: &&PlannedRun| run.task == task.label.name;
-        let runs: Vec<&PlannedRun> = grid.wanted().filter(is_of_task).collect();
-        let Some(first) = runs.first() else { continue };
-        let open = left.iter().copied().filter(is_of_task).count();
-        // A sweep over workers has them in its labels.
-        let workers = plural(first.recipe.workers as u64, "worker");
-        let label = &task.label.label;
-        let workers = if label.contains(&workers) { String::new() } else { format!(", {workers}") };
-        println!(
-            "{}: {label}{workers}, {} steps of {} samples, {} runs{}, about {}",
-            task.label.name,
-            first.steps,
-            first.recipe.workers * first.recipe.local_batch(),
-            runs.len(),
-            made(runs.len() - open),
-            duration(*seconds),
-        );
-        for arm in &grid.arms {
-            let of: Vec<_> = runs.iter().filter(|run| run.arm == arm.label.name).collect();
-            let seeds: Vec<String> = of.iter().map(|run| run.recipe.seed.to_string()).collect();
-            let Some(first) = of.first() else { continue };
-            let word = if seeds.len() == 1 { "seed" } else { "seeds" };
-            let scheme = first.recipe.scheme_in_words();
-            println!("  {}, {word} {}: {scheme}", arm.label.name, seeds.join(" "));
-        }
-    }
-    println!("all together about {}", duration(seconds.iter().sum()));
-    Ok(())
-}
-
-/// How many of some runs need not be made again, if any, to stand behind their number.
-fn made(count: usize) -> String {
-    match count {
-        0 => String::new(),
-        count => format!(", {count} of them made already"),
-    }
-}
-
-/// Says what happened to a run.
-fn tell(news: &Notice<'_>, all: usize) {
-    let width = all.to_string().len();
-    match news {
-        Notice::Begins(number, planned) => eprintln!(
-            "[{number:>width$}/{all}] {} {} seed {} …",
-            planned.task, planned.arm, planned.recipe.seed
-        ),
-        Notice::Superseded(place, why) => {
-            eprintln!("    moved what was there to {}: {why}", place.display());
-        }
-        Notice::Copied(copy, what) => {
-            eprintln!("kept what results.json held in {}: {what}", copy.display());
-        }
-        Notice::Untimed(why) => eprintln!("not timed: {why}"),
-        Notice::Ended { number, planned, run, seconds, left } => {
-            let summary = run.measured.as_ref().map(|measured| &measured.summary);
-            let accuracy = summary.and_then(|summary| summary.test_accuracy);
-            let result = match (&run.outcome, accuracy) {
-                (RunStatus::Finished, Some(accuracy)) => percent_to(accuracy, 2),
-                (outcome, _) => outcome.word().to_string(),
-            };
-            let bits = summary.map_or(0.0, |summary| summary.bits_per_parameter);
-            let took = match seconds {
-                Some(seconds) => format!("in {}", duration(*seconds)),
-                None => "was there already".into(),
-            };
-            let left = left.filter(|left| *left > 0.0);
-            let left =
-                left.map_or_else(String::new, |left| format!("; about {} left", duration(left)));
-            eprintln!(
-                "[{number:>width$}/{all}] {} {} seed {}: {result}, {bits:.3} bits, {took}{left}",
-                planned.task, planned.arm, planned.recipe.seed
-            );
-            if let RunStatus::Failed { error } | RunStatus::Diverged { error } = &run.outcome {
-                eprintln!("    {error}");
-            }
-        }
-    }
-}

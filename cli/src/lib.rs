@@ -14,6 +14,7 @@ mod doctor;
 mod grid;
 mod keys;
 mod list;
+mod making;
 mod named;
 mod network;
 mod new;

@@ -97,8 +97,8 @@ impl Train {
                     AskedStart::Resume(resume) => resume.accept(&recipe).map(drop)?,
                     AskedStart::Fresh | AskedStart::InPlace(..) => recipe.may_run()?,
                 }
-                let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
-                // Which steps send something is known with the data.
+                let steps = 1..=recipe.train.max_steps.unwrap_or(u64::MAX);
+                // Which steps are to come, and which send something, is known with the data.
                 faults.check(recipe.workers, steps, |_| true)?;
                 job.workers(&recipe)?;
                 Ok(recipe)

@@ -692,6 +692,18 @@ def sharded_and_refused(rank, world_size):
     return said, step
 
 
+def sharded_of_types(rank, world_size):
+    """One unit whose gradients have two types."""
+    from torch.distributed.fsdp import fully_shard
+
+    module = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.Linear(10, 10)).to(DEVICE)
+    module[1].weight.grad_dtype = torch.bfloat16
+    module = fully_shard(module)
+    gradwire.fsdp.compress(module, "topk", timeout=30)
+    inputs, labels = batch(rank, 1)
+    return said_by(lambda: torch.nn.functional.cross_entropy(module(inputs), labels).backward())
+
+
 def sharded_checkpoint(rank, world_size, folder):
     """`fully_shard` and its state saved and loaded by torch.distributed.checkpoint: the weights as if they
     were not, and this rank's residuals."""

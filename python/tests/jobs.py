@@ -381,6 +381,7 @@ def misfits(rank, world_size):
         "too few ranks": {"version": 1, "ranks": [dict(fits, world_size=2)]},
         "ranks apart": {"version": 1, "ranks": [dict(one, world_size=2) for one in (fits, dict(other, step=2))]},
         "another group": dict(fits, group=[0, 3]),
+        "other buckets": dict(fits, compressors={"seed": torch.ones(1)}, buckets=[]),
     }
     said = {}
     for name, saved in bad.items():
@@ -495,6 +496,18 @@ def missing_rank(rank, world_size, timeout):
             averager.reduce_([parameter])
         except gradwire.PeerTimeoutError as again:
             return str(error), error.rank, seconds, parameter.grad.tolist(), str(again), again.after
+    return None
+
+
+def state_without_peer(rank, world_size, timeout):
+    """Rank 1 is gone before it has made its state: what rank 0 meets, and after how many seconds."""
+    if rank == 1:
+        os.kill(os.getpid(), KILL)
+    begin = time.monotonic()
+    try:
+        gradwire.torch.State("topk", timeout=timeout)
+    except gradwire.TransportError as error:
+        return type(error).__name__, str(error), time.monotonic() - begin
     return None
 
 

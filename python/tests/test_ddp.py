@@ -195,6 +195,12 @@ def test_a_rank_that_never_comes_is_named():
     assert seconds < 15 and gradient == [1.0, 1.0, 1.0]
 
 
+def test_a_state_waits_no_longer_than_its_timeout_for_a_rank_that_makes_none():
+    kind, words, seconds = run(jobs.state_without_peer, 2, 3.0, killed=(1,))[0]
+    assert kind == "TransportError" and "have not met within timeout = 3 s" in words, words
+    assert seconds < 15
+
+
 def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank_and_no_other():
     ranks = run(jobs.not_finite, 2)
     for found, step, _ in ranks:
@@ -293,6 +299,7 @@ MISFITS = {
     "too few ranks": "its world_size is 2, and not 1",
     "ranks apart": "rank 1's part is of another step",
     "another group": "it is of the ranks [0, 3]",
+    "other buckets": "what the scheme `topk` has learnt is of other buckets",
 }
 
 

@@ -246,6 +246,11 @@ def test_what_does_not_go_together_with_fully_shard_is_refused():
         assert "non-finite gradient on rank 1 at step 1" in step, step
 
 
+def test_gradients_of_several_types_in_one_unit_are_refused():
+    for said in run(features.sharded_of_types, 2):
+        assert "have the types ['torch.bfloat16', 'torch.float32']" in said, said
+
+
 def test_distributed_checkpoints_go_on_and_fit_another_number_of_ranks(tmp_path):
     before = run(features.sharded_checkpoint, 2, str(tmp_path))
     for whole, again, _, said in before:

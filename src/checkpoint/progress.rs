@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// How far a run has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps taken.
     pub step: u64,
@@ -11,11 +11,23 @@ pub struct Progress {
     pub epoch: u64,
     /// Samples of it that have been used, over all ranks.
     pub position: u64,
+    /// What was planned when the run began; nothing where none has begun.
+    #[serde(default)]
+    pub planned: Option<Planned>,
+}
+
+/// What a run goes by to its end, whatever batch it goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Planned {
+    /// The steps of the run's own after which the learning rate has warmed up.
+    pub warmup: f64,
+    /// Exchanges of the whole run, by which schemes spread their bits.
+    pub exchanges: u64,
 }
 
 impl Progress {
     /// Nothing done yet.
-    pub const START: Self = Self { step: 0, epoch: 1, position: 0 };
+    pub const START: Self = Self { step: 0, epoch: 1, position: 0, planned: None };
 }
 
 impl Default for Progress {

@@ -13,6 +13,7 @@ use gradwire_exchange::wire::frame::Frame;
 use gradwire_exchange::{self as exchange, Collective, Mismatch, Payload};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -136,11 +137,16 @@ impl Faults {
         settings.end()
     }
 
-    /// Refuses faults that cannot happen in a run of so many workers and steps, of which some `sends` messages.
+    /// Refuses faults that cannot happen in these `steps` of a run of so many workers, some of which `sends` messages.
     ///
     /// # Errors
     /// The fault, and what the run has.
-    pub fn check(&self, workers: usize, last_step: u64, sends: impl Fn(u64) -> bool) -> Result<()> {
+    pub fn check(
+        &self,
+        workers: usize,
+        steps: RangeInclusive<u64>,
+        sends: impl Fn(u64) -> bool,
+    ) -> Result<()> {
         for fault in &self.faults {
             let InjectedFault { kind, worker, step, .. } = fault;
             let name = kind.name();
@@ -149,8 +155,10 @@ impl Faults {
                 "injected fault `{name}`: there is no worker {worker} of {workers}; they count from 0"
             );
             ensure!(
-                *step <= last_step,
-                "injected fault `{name}`: step {step} is beyond the run's last, {last_step}"
+                steps.contains(step),
+                "injected fault `{name}`: step {step} is none of those to come, {} to {}",
+                steps.start(),
+                steps.end()
             );
             ensure!(
                 *kind != FaultKind::Corrupt || workers > 1,
@@ -409,7 +417,7 @@ mod tests {
             ]
         );
         assert_eq!(faults.disk(), Some(disk::Fault::full(Some(Operation::Write), 3)));
-        faults.check(4, 80, |_| true).unwrap();
+        faults.check(4, 1..=80, |_| true).unwrap();
         assert!(Faults::parse(" ; ").unwrap().faults.is_empty());
         let any = Faults::parse("disk-full:any=7").unwrap();
         assert_eq!(any.disk(), Some(disk::Fault::full(None, 7)));
@@ -441,13 +449,14 @@ mod tests {
 
     #[test]
     fn what_cannot_happen_is_refused() {
-        let check = |text, workers, steps| {
-            Faults::parse(text).unwrap().check(workers, steps, |step| step % 5 == 0)
+        let check = |text, workers, last| {
+            Faults::parse(text).unwrap().check(workers, 4..=last, |step| step % 5 == 0)
         };
         let error = |text, workers, steps| check(text, workers, steps).unwrap_err().to_string();
-        assert!(error("nan:worker=4,step=1", 4, 9).contains("no worker 4 of 4"));
-        assert!(error("kill:step=10", 4, 9).contains("beyond the run's last, 9"));
-        assert!(error("corrupt:worker=0,step=1", 1, 9).contains("sends no messages"));
+        assert!(error("nan:worker=4,step=4", 4, 9).contains("no worker 4 of 4"));
+        assert!(error("kill:step=10", 4, 9).contains("none of those to come, 4 to 9"));
+        assert!(error("kill:step=3", 4, 9).contains("none of those to come, 4 to 9"));
+        assert!(error("corrupt:worker=0,step=4", 1, 9).contains("sends no messages"));
         assert!(error("corrupt:worker=0,step=6", 2, 9).contains("in step 6, within a round"));
         check("corrupt:worker=0,step=5; nan:worker=1,step=6", 2, 9).unwrap();
     }

@@ -85,7 +85,8 @@ pub fn train_observed(
         }
     };
     let steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
-    session.faults.check(session.recipe.workers, steps.last_step, |step| steps.sends(step))?;
+    let to_come = steps.first_step()..=steps.last_step;
+    session.faults.check(session.recipe.workers, to_come, |step| steps.sends(step))?;
     job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();

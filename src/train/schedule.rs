@@ -45,7 +45,7 @@ impl Schedule {
                 }
             }
             Config::Cosine(c) => {
-                let warmup = self.config.warmup() * self.span.per_epoch;
+                let warmup = self.span.warmup;
                 let progress = (counted - warmup) / (total - warmup).max(1.0);
                 let cosine = 0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos());
                 c.floor + (1.0 - c.floor) * cosine
@@ -62,7 +62,8 @@ mod tests {
 
     fn rates(config: Config, steps_per_epoch: u64, epochs: u64) -> Vec<f64> {
         let total = steps_per_epoch * epochs;
-        let span = Span { ahead: 0, total: total as f64, per_epoch: steps_per_epoch as f64 };
+        let warmup = config.warmup() * steps_per_epoch as f64;
+        let span = Span { ahead: 0, total: total as f64, warmup };
         let schedule = Schedule::new(config, 1.0, steps_per_epoch, span);
         (1..=total).map(|step| schedule.at(step)).collect()
     }
@@ -100,9 +101,11 @@ mod tests {
     /// Step 100 of 200 by four workers of 25 samples; then by two, or by eight.
     #[test]
     fn no_rate_jumps_where_a_run_of_so_many_steps_goes_on_with_another_batch() {
+        let cosine = |warmup| Config::Cosine(Cosine { floor: 0.0, warmup });
         let schedules = [
-            Config::Cosine(Cosine { floor: 0.0, warmup: 0.0 }),
-            Config::Cosine(Cosine { floor: 0.0, warmup: 1.0 }),
+            cosine(0.0),
+            cosine(1.0),
+            cosine(4.0),
             Config::Triangular(Triangular { start: 0.1, peak: 0.2, end: 0.0 }),
         ];
         for (schedule, workers) in schedules.into_iter().flat_map(|s| [(s.clone(), 2), (s, 8)]) {
@@ -110,6 +113,7 @@ mod tests {
                 let mut recipe = crate::recipe::Source::default().load().unwrap();
                 (recipe.workers, recipe.train.batch, recipe.train.accumulate) = (workers, 25, 1);
                 (recipe.train.epochs, recipe.train.max_steps) = (10, Some(200));
+                recipe.schedule = schedule.clone();
                 let steps = crate::train::steps::Steps::new(&recipe, 4000, from).unwrap();
                 let per_epoch = steps.steps_per_epoch;
                 let rates = Schedule::new(schedule.clone(), 1.0, per_epoch, steps.span());
@@ -117,9 +121,15 @@ mod tests {
             };
             let whole = run(4, crate::checkpoint::Progress::START);
             let rest = run(workers, whole(100).1);
+            let again = run(workers, rest(150).1);
+            let mut before = whole(100).0;
             for step in 101..=200 {
                 let [then, now] = [whole(step).0, rest(step).0];
-                assert!((then - now).abs() < 1e-9, "{schedule:?} {workers} {step}: {then} {now}");
+                let as_planned = schedule.warmup() > 2.0 || (then - now).abs() < 1e-9;
+                assert!(as_planned, "{schedule:?} {workers} {step}: {then} {now}");
+                assert!((now - before).abs() < 0.03, "{schedule:?} {workers} {step}: {now}");
+                assert!(step <= 150 || again(step).0.to_bits() == now.to_bits(), "{step}");
+                before = now;
             }
         }
     }

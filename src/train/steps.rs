@@ -5,7 +5,7 @@
 //! and its *scheduled* number, that of the same moment in a run that had this global batch from the
 //! beginning, which the sampler and the schedule use.
 
-use crate::checkpoint::Progress;
+use crate::checkpoint::{Planned, Progress};
 use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
 use gradwire_datasets::Sampler;
@@ -26,6 +26,9 @@ pub struct Steps {
     pub ahead: i64,
     /// Whether `train.max_steps` ends the run, and not its epochs.
     bounded: bool,
+    /// Scheduled steps of the learning rate's warm-up.
+    warmup: f64,
+    planned: Planned,
     /// The run's last step. Below [`first_step`](Self::first_step) when nothing is left to do.
     pub last_step: u64,
     rounds: Option<Rounds>,
@@ -39,8 +42,8 @@ pub struct Span {
     pub ahead: i64,
     /// All steps, counted so.
     pub total: f64,
-    /// The steps of an epoch up to here, counted so.
-    pub per_epoch: f64,
+    /// Those of the learning rate's warm-up, counted so.
+    pub warmup: f64,
 }
 
 impl Span {
@@ -107,8 +110,14 @@ impl Steps {
         let all = recipe.train.epochs.saturating_mul(steps_per_epoch).min(i64::MAX as u64 / 2);
         let all = (all as i64 + ahead).max(0) as u64;
         let max = recipe.train.max_steps;
-        Ok(Self {
+        let warmup = recipe.schedule.warmup() * steps_per_epoch as f64;
+        // What has been warmed up stays so, and the rest takes as many samples as it would have.
+        let warm = from.planned.filter(|_| (first_scheduled - 1) as f64 >= warmup);
+        let warm_after = warm.map_or(warmup + ahead as f64, |planned| planned.warmup);
+        let mut steps = Self {
             from,
+            warmup,
+            planned: Planned { warmup: warm_after, exchanges: 0 },
             samples: samples as u64,
             global_batch: (recipe.workers * recipe.local_batch()) as u64,
             steps_per_epoch,
@@ -124,7 +133,16 @@ impl Steps {
                     fragments: outer.fragments,
                     delay: outer.delay,
                 }),
-        })
+        };
+        let exchanges = steps.turn(steps.last_step).exchange;
+        steps.planned.exchanges = from.planned.map_or(exchanges, |planned| planned.exchanges);
+        Ok(steps)
+    }
+
+    /// Exchanges of the whole run, as they were planned when it began: what spreads over them does not jump where the run
+    /// goes on with another global batch.
+    pub fn exchanges(&self) -> u64 {
+        self.planned.exchanges
     }
 
     /// The first step that this process takes.
@@ -139,21 +157,11 @@ impl Steps {
 
     /// The run's length, for what spans it.
     pub fn span(&self) -> Span {
-        let scheduled = Span {
-            ahead: 0,
-            total: self.scheduled(self.last_step) as f64,
-            per_epoch: self.steps_per_epoch as f64,
+        let (ahead, last, warmup) = match self.bounded {
+            true => (self.ahead, self.last_step, self.planned.warmup),
+            false => (0, self.scheduled(self.last_step), self.warmup),
         };
-        if !self.bounded || self.ahead == 0 {
-            return scheduled;
-        }
-        let position = self.from.position as f64 / self.samples as f64;
-        let epochs = self.from.epoch.saturating_sub(1) as f64 + position;
-        Span {
-            ahead: self.ahead,
-            total: self.last_step as f64,
-            per_epoch: self.from.step as f64 / epochs.max(f64::MIN_POSITIVE),
-        }
+        Span { ahead, total: last as f64, warmup }
     }
 
     /// The epoch of `step`, 1-based.
@@ -262,16 +270,17 @@ impl Steps {
 
     /// How far the run has come after `step`.
     pub fn after(&self, step: u64) -> Progress {
-        let epoch = self.epoch_of(step);
+        let (epoch, planned) = (self.epoch_of(step), Some(self.planned));
         if self.ends_epoch(step) {
-            return Progress { step, epoch: epoch + 1, position: 0 };
+            return Progress { step, epoch: epoch + 1, position: 0, planned };
         }
         let (steps, position) = if epoch == self.from.epoch {
             (step.saturating_sub(self.from.step), self.from.position)
         } else {
             (self.scheduled(step) % self.steps_per_epoch, 0)
         };
-        Progress { step, epoch, position: (position + steps * self.global_batch).min(self.samples) }
+        let position = (position + steps * self.global_batch).min(self.samples);
+        Progress { step, epoch, position, planned }
     }
 
     /// Where it begins, and how the data is dealt from there.
@@ -412,12 +421,14 @@ mod tests {
             // After two steps of the second of three epochs: 64 of 100 samples.
             let before = Steps::new(&recipe(4, 8, 3), 100, Progress::START).unwrap();
             let then = before.after(6);
-            assert_eq!(then, Progress { step: 6, epoch: 2, position: 64 });
+            assert_eq!((then.step, then.epoch, then.position), (6, 2, 64));
             let after = Steps::new(&recipe(workers, 8, 3), 100, then).unwrap();
             let left = 36u64.div_ceil(8 * workers as u64);
             assert!((7..6 + left).all(|step| after.epoch_of(step) == 2 && !after.ends_epoch(step)));
             assert!(after.ends_epoch(6 + left));
-            assert_eq!(after.after(6 + left), Progress { step: 6 + left, epoch: 3, position: 0 });
+            let then = after.after(6 + left);
+            assert_eq!((then.step, then.epoch, then.position), (6 + left, 3, 0));
+            assert_eq!(after.exchanges(), before.last_step);
             assert_eq!(after.epoch_of(7 + left), 3);
             assert_eq!(after.last_step, 6 + steps_left, "{workers}");
             // And again: a second continuation begins where the first one would be.

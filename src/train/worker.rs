@@ -117,8 +117,7 @@ impl Worker {
             patience: Duration::from_secs_f64(recipe.exchange.timeout),
             ..Plan::default()
         };
-        let exchanges = steps.turn(steps.last_step).exchange;
-        let exchange = exchange(recipe, &run_parts, exchanges, &mut replica, collective)?;
+        let exchange = exchange(recipe, &run_parts, steps.exchanges(), &mut replica, collective)?;
         let (optimizer, local) = optimizer(recipe, &run_parts, &replica, &exchange)?;
         let mut worker = Self {
             gradient: GradientExchange::new(recipe, exchange, position.clone()),

@@ -10,6 +10,7 @@ use gradwire::recipe::Recipe;
 use gradwire::record::network::{self, Row};
 use gradwire::record::{Event, Kind, Provenance, RECIPE, RunLog, Started, Step, Summary};
 use gradwire_exchange::Scheme;
+use gradwire_exchange::network::Link;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -85,6 +86,9 @@ pub struct Measured {
     pub local_bytes: Option<f64>,
     /// The run on each link asked for.
     pub links: Vec<OnLink>,
+    /// The run where nothing waits; absent in records of before it was replayed so, and where there are no links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<OnLink>,
     /// What produced it.
     pub provenance: Provenance,
 }
@@ -139,7 +143,8 @@ pub struct Work {
 pub struct OnLink {
     /// The link's word, such as `100mbit`.
     pub link: String,
-    /// Bits per second.
+    /// Bits per second; absent where they are without end.
+    #[serde(default = "endless", skip_serializing_if = "is_endless")]
     pub bandwidth: f64,
     /// Median seconds of a step; in rounds of local steps the mean.
     pub step_seconds: f64,
@@ -151,6 +156,14 @@ pub struct OnLink {
     pub at_losses: Vec<f64>,
     /// Seconds from the beginning to each of [`Measured::evaluations`].
     pub at_evaluations: Vec<f64>,
+}
+
+fn endless() -> f64 {
+    f64::INFINITY
+}
+
+fn is_endless(bandwidth: &f64) -> bool {
+    bandwidth.is_infinite()
 }
 
 impl Measured {
@@ -223,10 +236,13 @@ impl Measured {
             let evaluated = measured.evaluations.last().map(|evaluation| evaluation.step);
             let last = measured.losses.last().map(|point| point.step).max(evaluated).unwrap_or(0);
             // What links make of a record that is cut short nobody knows; the rest of the run is known.
-            for (word, link) in links.iter().filter(|_| rows.len() as u64 >= last) {
-                let replayed = run.replay(link, &Assumptions::default())?;
-                let on = measured.on(word, &replayed);
-                measured.links.push(on);
+            if rows.len() as u64 >= last && !links.is_empty() {
+                let on = |word: &str, link: &Link| {
+                    run.replay(link, &Assumptions::default()).map(|of| measured.on(word, &of))
+                };
+                let all = links.iter().map(|(word, link)| on(word, link));
+                let (all, free) = (all.collect::<Result<_>>()?, on(INFINITE, &Link::free())?);
+                (measured.links, measured.free) = (all, Some(free));
             }
         }
         Ok(measured)
@@ -255,9 +271,10 @@ impl Measured {
         self.links.iter().find(|on| on.link == word)
     }
 
-    /// The run on a link on which nothing waits: every step takes what the typical one takes on the fastest link, less
-    /// what that link cost. `None` of a run that was replayed on no link.
-    pub fn without_link(&self) -> Option<OnLink> {
+    /// Where the record has no [`free`](Self::free), about the same: every step takes what the typical one takes on the
+    /// fastest link, less what that link cost. What a scheme does in some of its steps only is not in it. `None` of a
+    /// run that was replayed on no link.
+    pub fn nearly_free(&self) -> Option<OnLink> {
         let fastest = self.links.iter().max_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth))?;
         let step_seconds = fastest.step_seconds - fastest.exposed_seconds;
         let at = |step: u64| step as f64 * step_seconds;

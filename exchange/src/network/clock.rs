@@ -41,7 +41,8 @@ pub struct StepTime {
     /// Seconds from the end of the step before to the end of this one, each on the rank that was
     /// last.
     pub seconds: f64,
-    /// Seconds that the link cost: how much longer this was than over a link that is free.
+    /// Seconds that the link cost: how much longer this was than over a link that is free. Below 0 where the ranks make
+    /// good in computing what the link has cost in a step before, so that the sum is what it cost in all of them.
     pub exposed: f64,
 }
 
@@ -104,7 +105,7 @@ impl Clock {
             (0..ranks.len()).map(|rank| self.link.slowdown_of(self.seed, rank, step)).collect();
         let seconds = self.real.step(step, ranks, &slow);
         let exposed = seconds - self.free.step(step, ranks, &slow);
-        StepTime { seconds, exposed: exposed.max(0.0) }
+        StepTime { seconds, exposed }
     }
 }
 

@@ -20,7 +20,7 @@ const ETHERNET: u32 = 38;
 /// A message of `n` bytes is cut into packets of [`mtu`](Self::mtu) bytes and takes
 /// `overhead + wire_bytes(n) · 8 / bandwidth + latency + jitter` from host to host.
 ///
-/// Written as a word, `100mbit`, `wan` or `2.5gbit,latency=1ms,stragglers=0.05`, or as a table
+/// Written as a word, `100mbit`, `wan` or `2.5gbit,latency=1ms,stragglers=0.05,slowdown=3`, or as a table
 /// with the same keys. A word that is no preset is a bandwidth with the latency of `1gbit`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
@@ -128,7 +128,7 @@ impl Link {
     }
 
     /// A link over which everything arrives when it leaves.
-    pub(crate) fn free() -> Self {
+    pub fn free() -> Self {
         let (bandwidth, local) = (f64::INFINITY, f64::INFINITY);
         let (latency, local_latency) = (0.0, 0.0);
         Self { bandwidth, local, latency, local_latency, ..Self::with_bandwidth(0.0) }
@@ -234,6 +234,12 @@ impl Link {
             "write a probability, 0 to 1",
         )?;
         factor(self.slowdown, "slowdown")?;
+        check(
+            (self.stragglers > 0.0) == (self.slowdown > 1.0),
+            "slowdown",
+            self.slowdown,
+            "stragglers says how often a rank is slow, and slowdown how many times as slow: write both, or none",
+        )?;
         for (place, host) in self.ranks.iter().enumerate() {
             let rank = host.rank as f64;
             let twice = self.ranks[..place].iter().any(|other| other.rank == host.rank);

@@ -24,8 +24,8 @@ pub enum Pattern {
     TwoLevel {
         /// Ranks of a group.
         group: usize,
-        /// Whether what travels between groups can be summed on the way.
-        summed: bool,
+        /// What travels between groups.
+        between: Operation,
     },
 }
 
@@ -87,10 +87,7 @@ impl Pattern {
         match (self, operation) {
             // A server hears everything, whatever it is.
             (Pattern::Server, _) => Pattern::Server,
-            (Pattern::TwoLevel { group, .. }, operation) => {
-                let summed = [Operation::Allreduce, Operation::ReduceScatter].contains(&operation);
-                Pattern::TwoLevel { group, summed }
-            }
+            (Pattern::TwoLevel { group, .. }, between) => Pattern::TwoLevel { group, between },
             (messages, Operation::Messages) => messages,
             (_, Operation::Allgather) => Pattern::RingAllgather,
             (_, Operation::Allreduce) => Pattern::RingAllreduce,
@@ -137,19 +134,27 @@ impl Wires {
             return;
         }
         match pattern {
-            Pattern::RingAllgather => {
-                let bytes: Vec<f64> = sent.iter().map(|s| self.link.wire_bytes(s.up)).collect();
-                self.ring(ready, 1, ranks - 1, &bytes);
-            }
+            Pattern::RingAllgather => self.gather(ready, 1, sent, |sent| sent.up),
             Pattern::RingAllreduce => self.allreduce(ready, 1, sent),
-            Pattern::TwoLevel { group, summed } => self.levels(ready, sent, group, summed),
+            Pattern::TwoLevel { group, between } => self.levels(ready, sent, group, between),
             Pattern::Server => self.server(ready, sent),
             Pattern::Sharded => {
-                self.scatter(ready, sent);
-                let bytes: Vec<f64> = sent.iter().map(|s| self.link.wire_bytes(s.down)).collect();
-                self.ring(ready, 1, ranks - 1, &bytes);
+                self.scatter(ready, 1, sent);
+                self.gather(ready, 1, sent, |sent| sent.down);
             }
         }
+    }
+
+    /// Messages of so many `bytes` around the ring of every `apart`th rank.
+    fn gather(
+        &mut self,
+        ready: &mut [f64],
+        apart: usize,
+        sent: &[Sent],
+        bytes: impl Fn(&Sent) -> u64,
+    ) {
+        let bytes: Vec<f64> = sent.iter().map(|sent| self.link.wire_bytes(bytes(sent))).collect();
+        self.ring(ready, apart, ready.len() - 1, &bytes);
     }
 
     /// Sums of chunks of so many `sent` bytes around the ring of every `apart`th rank, then the chunks.
@@ -161,7 +166,7 @@ impl Wires {
     }
 
     /// Within the groups, between their firsts, and within again.
-    fn levels(&mut self, ready: &mut [f64], sent: &[Sent], group: usize, summed: bool) {
+    fn levels(&mut self, ready: &mut [f64], sent: &[Sent], group: usize, between: Operation) {
         let local = |bytes: u64| bytes as f64 * 8.0 / self.link.local;
         let latency = match ready.len() > group {
             true => self.link.local_latency.max(self.link.latency),
@@ -178,11 +183,16 @@ impl Wires {
             .map(|sent| latency + local(sent[0].local.saturating_sub(averaged(sent))))
             .collect();
         let of_firsts: Vec<Sent> = sent.iter().step_by(group).copied().collect();
-        if firsts.len() > 1 && summed {
-            self.allreduce(&mut firsts, group, &of_firsts);
-        } else if firsts.len() > 1 {
-            let bytes: Vec<f64> = of_firsts.iter().map(|s| self.link.wire_bytes(s.up)).collect();
-            self.ring(&mut firsts, group, bytes.len() - 1, &bytes);
+        match between {
+            _ if firsts.len() == 1 => {}
+            Operation::Allreduce => self.allreduce(&mut firsts, group, &of_firsts),
+            Operation::ReduceScatter => {
+                self.scatter(&mut firsts, group, &of_firsts);
+                self.gather(&mut firsts, group, &of_firsts, |sent| sent.down);
+            }
+            Operation::Messages | Operation::Allgather => {
+                self.gather(&mut firsts, group, &of_firsts, |sent| sent.up);
+            }
         }
         for ((ready, first), handed) in ready.chunks_mut(group).zip(firsts).zip(handed) {
             ready.fill(first + handed);
@@ -206,9 +216,9 @@ impl Wires {
         }
     }
 
-    /// Every rank sends each other rank an equal share of its message: in turn k, rank r sends to
-    /// rank r + k and receives from r − k, so that no interface is shared.
-    fn scatter(&mut self, ready: &mut [f64], sent: &[Sent]) {
+    /// Every `apart`th rank sends each other of them an equal share of its message: in turn k, the r-th sends to
+    /// the (r + k)-th and receives from the (r − k)-th, so that no interface is shared.
+    fn scatter(&mut self, ready: &mut [f64], apart: usize, sent: &[Sent]) {
         let ranks = ready.len();
         let share = |sent: &Sent| self.link.wire_bytes(sent.up.div_ceil(ranks as u64));
         let shares: Vec<f64> = sent.iter().map(share).collect();
@@ -216,7 +226,7 @@ impl Wires {
         for turn in 1..ranks {
             for from in 0..ranks {
                 let to = (from + turn) % ranks;
-                arrived[to] = self.carry(from, to, ready[from], shares[from]);
+                arrived[to] = self.carry(from * apart, to * apart, ready[from], shares[from]);
             }
             for (ready, arrived) in ready.iter_mut().zip(&arrived) {
                 *ready = ready.max(*arrived);

@@ -19,6 +19,7 @@ use crate::compress::{Built, Run, Seat};
 use crate::group::Bucket;
 use crate::layout::{BucketRange, Bucketing, Layout};
 use crate::network::Pattern;
+use crate::traffic::Operation;
 use crate::{Error, Policy, Result, Scheme};
 
 pub(crate) use owners::downlinks;
@@ -175,7 +176,7 @@ impl Topology {
                 name: "two-level",
                 line: "ranks of a group average densely; one message of each group travels",
                 schemes: "for all schemes",
-                pattern: Pattern::TwoLevel { group, summed: false },
+                pattern: Pattern::TwoLevel { group, between: Operation::Messages },
             },
         }
     }

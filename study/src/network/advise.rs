@@ -35,6 +35,8 @@ const COUNTED: u64 = 5;
 const KEPT: usize = 2;
 /// Ranks that compute gradients and exchange them at most; more are counted as these are.
 const RANKS: usize = 8;
+/// Groups of two levels that are measured at least: with fewer, messages may travel in another way than between more.
+const MIN_GROUPS: usize = 4;
 /// Steps of the virtual clock, over which jitter averages out.
 const CLOCKED: u64 = 50;
 
@@ -102,7 +104,8 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
         Topology::TwoLevel { group } => group.max(1),
         _ => 1,
     };
-    let ranks = recipe.workers.min(group * (RANKS / group).max(1));
+    let groups = (RANKS / group).max(if group > 1 { MIN_GROUPS } else { 1 });
+    let ranks = recipe.workers.min(group * groups);
     let local = recipe.local_batch();
     let plan = Plan {
         augment: recipe.augmentation(),
@@ -410,10 +413,14 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
         let speaks =
             if let Pattern::TwoLevel { group, .. } = messages { group as f64 } else { 1.0 };
         let (decoded, aggregated, returned) = match messages.carrying(operation) {
-            Pattern::RingAllgather | Pattern::TwoLevel { summed: false, .. } => (more, 1.0, 1.0),
             Pattern::Server => (1.0, more, 1.0),
-            Pattern::RingAllreduce | Pattern::TwoLevel { .. } => (1.0, 1.0, 1.0),
-            Pattern::Sharded => (1.0, 1.0, 1.0 / more),
+            Pattern::RingAllreduce | Pattern::TwoLevel { between: Operation::Allreduce, .. } => {
+                (1.0, 1.0, 1.0)
+            }
+            Pattern::Sharded | Pattern::TwoLevel { between: Operation::ReduceScatter, .. } => {
+                (1.0, 1.0, 1.0 / more)
+            }
+            Pattern::RingAllgather | Pattern::TwoLevel { .. } => (more, 1.0, 1.0),
         };
         // One rank alone reports what a server took.
         let reported = all().map(|leg| leg.aggregate_cpu.as_secs_f64()).filter(|took| *took > 0.0);
@@ -421,7 +428,8 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             let of = || all().filter(move |leg| (leg.wire_bytes > 0) == speaks);
             of().map(|leg| leg.local_bytes as f64).sum::<f64>() / of().count().max(1) as f64
         });
-        if matches!(messages.carrying(operation), Pattern::TwoLevel { summed: false, .. }) {
+        let is_gathered = matches!(operation, Operation::Messages | Operation::Allgather);
+        if is_gathered && matches!(messages, Pattern::TwoLevel { .. }) {
             // A group's first hands on the messages of all groups.
             local[0] = local[1] + more * (local[0] - local[1]);
         }
@@ -432,7 +440,7 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             aggregate: aggregated * median(reported),
             up: speaks * mean(|leg| leg.wire_bytes),
             local,
-            down: returned * mean(|leg| leg.downlink_bytes),
+            down: returned * speaks * mean(|leg| leg.downlink_bytes),
         }
     };
     (0..count).map(leg).collect()

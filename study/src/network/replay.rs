@@ -102,6 +102,11 @@ impl RecordedRun {
         words.collect::<Vec<_>>().join("/")
     }
 
+    /// The ranks of the stretch that has the fewest.
+    pub fn fewest_ranks(&self) -> usize {
+        self.stretches.iter().map(|stretch| stretch.header.ranks).min().unwrap_or_default()
+    }
+
     /// The best accuracy reached on the test set.
     pub fn best_accuracy(&self) -> Option<f64> {
         self.evaluations.iter().map(|evaluation| evaluation.accuracy).reduce(f64::max)
@@ -171,12 +176,13 @@ impl Replayed {
             return StepTime { seconds, exposed: self.exposed() / steps };
         }
         let median = |of: fn(&StepTime) -> f64| median(self.steps.iter().map(of)).unwrap_or(0.0);
-        StepTime { seconds: median(|took| took.seconds), exposed: median(|took| took.exposed) }
+        let exposed = median(|took| took.exposed).max(0.0);
+        StepTime { seconds: median(|took| took.seconds), exposed }
     }
 
     /// Seconds that the link cost in all steps together.
     pub fn exposed(&self) -> f64 {
-        self.steps.iter().map(|took| took.exposed).sum()
+        self.steps.iter().map(|took| took.exposed).sum::<f64>().max(0.0)
     }
 
     /// Seconds from the run's beginning to the end of a step, 1-based.

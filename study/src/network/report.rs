@@ -1,7 +1,7 @@
 //! What replays come to: figures and a table.
 
 use super::replay::{RecordedRun, Replayed};
-use gradwire::record::network::Meter;
+use gradwire::record::network::{Header, Meter};
 use gradwire::text::{Column, Table, duration, percent, percent_to};
 use gradwire_exchange::network::{Link, Pattern};
 use serde::Serialize;
@@ -107,11 +107,11 @@ impl<'a> ReplayReport<'a> {
         let figures = self.figures();
         let mut text = String::new();
         for (run, rows) in self.runs.iter().zip(figures.chunks(self.links.len().max(1))) {
-            let Some(Figures { run: name, scheme, ranks, steps, pattern, .. }) = rows.first()
-            else {
+            let Some(Figures { run: name, scheme, steps, pattern, .. }) = rows.first() else {
                 continue;
             };
-            let meter = meter_in_words(run.header.clock);
+            let ranks = over_stretches(run, |header| header.ranks.to_string());
+            let meter = over_stretches(run, |header| meter_in_words(header.clock).to_string());
             text += &format!("{name}: {scheme}, {ranks} ranks, {steps} steps, {pattern}\n");
             text += &format!("computing: {meter}\n{}\n", self.table_of_run(rows));
         }
@@ -165,6 +165,13 @@ impl<'a> ReplayReport<'a> {
 
 fn or_never(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "never".into(), duration)
+}
+
+/// What holds in each stretch of a run, one after the other where it changes.
+fn over_stretches(run: &RecordedRun, of: impl Fn(&Header) -> String) -> String {
+    let mut all: Vec<String> = run.stretches.iter().map(|stretch| of(&stretch.header)).collect();
+    all.dedup();
+    all.join(", later ")
 }
 
 fn meter_in_words(meter: Meter) -> &'static str {

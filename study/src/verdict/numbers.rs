@@ -38,13 +38,22 @@ pub(super) struct SeedNumbers {
     pub(super) planned: usize,
     /// Runs among those that the numbers are of whose build had changes that no commit holds.
     pub(super) dirty: usize,
-    /// The kinds of machine that those runs were made on: processor and kernels in use; and the system where the record has
-    /// no family and model of the processor, for then several are named alike.
+    /// The kinds of machine that those runs were made on.
     pub(super) machines: BTreeSet<[String; 3]>,
+    /// Seeds for whose time on a link there are two numbers, but of different kinds of machine, which is what these would
+    /// compare; they are not among the values.
+    pub(super) apart: usize,
     /// Steps of the runs, where none of them has left the warm-up of its learning rate.
     pub(super) warmup: Option<u64>,
     /// Steps of an arm's runs, where none of them compressed anything, though its scheme would.
     pub(super) uncompressed: Option<u64>,
+}
+
+/// Processor and kernels in use; and the system where the record has no family and model of the processor, for then
+/// several are named alike.
+fn kind_of_machine(Provenance { cpu, kernels, os, .. }: &Provenance) -> [String; 3] {
+    let system = if cpu.contains("(family ") { String::new() } else { os.clone() };
+    [cpu.clone(), kernels.clone(), system]
 }
 
 /// The steps of these runs, if all of them end within the first steps that `first` counts.
@@ -119,17 +128,14 @@ impl SeedNumbers {
             let sound = |number: &f64| {
                 number.is_finite() && (average(claim) == Average::Arithmetic || *number > 0.0)
             };
+            let both = || run.measured.iter().chain(other.flatten()).map(|of| &of.provenance);
+            let machines: BTreeSet<[String; 3]> = both().map(kind_of_machine).collect();
             match numbers.filter(|(own, other)| sound(own) && other.as_ref().is_none_or(sound)) {
+                Some(_) if claim.measure.needs_link() && machines.len() > 1 => found.apart += 1,
                 Some(numbers) => {
                     found.values.push(numbers);
-                    let both = run.measured.iter().chain(other.flatten());
-                    for Measured { provenance, .. } in both {
-                        found.dirty += usize::from(provenance.is_dirty());
-                        let Provenance { cpu, kernels, os, .. } = provenance;
-                        let is_told = cpu.contains("(family ");
-                        let system = if is_told { String::new() } else { os.clone() };
-                        found.machines.insert([cpu.clone(), kernels.clone(), system]);
-                    }
+                    found.dirty += both().filter(|made| made.is_dirty()).count();
+                    found.machines.extend(machines);
                 }
                 None => found.unmeasured += 1,
             }
@@ -202,11 +208,12 @@ pub(super) fn numbers(
     let pair = if claim.measure.is_to_loss() {
         to_the_same_loss(claim, own, other?)?
     } else {
+        let replayed = own.free.is_some() && other.is_none_or(|other| other.free.is_some());
         let timing = |arm: &str| timings.iter().find(|t| t.is_for(claim, own) && t.arm == arm);
         let number = |arm: &str, run: &Measured| match claim.measure {
             Measure::EncodeSeconds => Some(timing(arm)?.encode.median),
             Measure::DecodeSeconds => Some(timing(arm)?.decode.median),
-            _ => measure(claim, run),
+            _ => measure(claim, run, replayed),
         };
         let other = match claim.against.as_deref().zip(other) {
             Some((arm, run)) => Some(number(arm, run)?),
@@ -233,12 +240,13 @@ impl Timing {
 /// Seconds or steps of both to the training loss that both end below, smoothed as plots show it; `None` where that is no
 /// lower than where one of them began.
 fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(f64, Option<f64>)> {
+    let replayed = own.free.is_some() && other.free.is_some();
     let last = |run: &Measured| run.smooth_losses().last();
     let goal = last(own)?.max(last(other)?);
     let reached = |run: &Measured| run.smooth_losses().position(|loss| loss <= goal);
     let number = |run: &Measured, point: usize| match claim.measure {
         Measure::StepsToLoss => Some(run.losses.get(point)?.step as f64),
-        _ => on_its_link(claim, run)?.at_losses.get(point).copied(),
+        _ => on_its_link(claim, run, replayed)?.at_losses.get(point).copied(),
     };
     let (own_point, other_point) = (reached(own)?, reached(other)?);
     if own_point == 0 || other_point == 0 {
@@ -254,10 +262,11 @@ fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(
     Some((number(own, own_point)?, Some(number(other, other_point)? + more)))
 }
 
-/// The run on the link of the claim.
-fn on_its_link<'a>(claim: &Claim, run: &'a Measured) -> Option<Cow<'a, OnLink>> {
+/// The run on the link of the claim; at infinite bandwidth as it was replayed there, if both of a pair were.
+fn on_its_link<'a>(claim: &Claim, run: &'a Measured, replayed: bool) -> Option<Cow<'a, OnLink>> {
     match claim.link.as_deref()? {
-        INFINITE => run.without_link().map(Cow::Owned),
+        INFINITE if replayed => run.free.as_ref().map(Cow::Borrowed),
+        INFINITE => run.nearly_free().map(Cow::Owned),
         word => run.link(word).map(Cow::Borrowed),
     }
 }
@@ -277,8 +286,8 @@ fn more_seconds(run: &Measured, link: &str, bits: f64) -> Option<f64> {
     is_gathered.then_some(messages * more * 8.0 / link.bandwidth)
 }
 
-/// What is measured of one run.
-fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
+/// What is measured of one run, which at infinite bandwidth was `replayed`.
+fn measure(claim: &Claim, run: &Measured, replayed: bool) -> Option<f64> {
     match claim.measure {
         Measure::Accuracy => run.summary.test_accuracy,
         Measure::BestAccuracy => run.summary.best_accuracy,
@@ -286,7 +295,7 @@ fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
         Measure::TestLoss => run.summary.test_loss,
         Measure::BitsPerParameter => Some(run.summary.bits_per_parameter),
         Measure::Reduction => run.summary.compression_ratio().map(f64::recip),
-        Measure::StepSeconds => on_its_link(claim, run).map(|on| on.step_seconds),
+        Measure::StepSeconds => on_its_link(claim, run, replayed).map(|on| on.step_seconds),
         Measure::SecondsToLoss
         | Measure::StepsToLoss
         | Measure::EncodeSeconds

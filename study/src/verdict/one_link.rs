@@ -204,6 +204,14 @@ fn rule(
             None => "no run has measured this".into(),
         });
     }
+    if found.apart > 0 {
+        return untestable(format!(
+            "with {} the runs of {} and of {against} were made on different kinds of machine, and their times compare \
+             these: make both on one",
+            seeds(found.apart),
+            claim.arm
+        ));
+    }
     let Some(estimated) = estimated else {
         return untestable("no run has measured this".into());
     };

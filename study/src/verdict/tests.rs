@@ -239,6 +239,11 @@ fn messages_can_be_charged_with_other_bits() {
     };
     other.links = vec![link(1e8, 9.0, 1.0), link(1e9, 0.5, 0.2), link(1e7, 80.0, 1.0)];
     assert!((seconds(&claim, &other).unwrap() - 3.0).abs() < 1e-9);
+    // Replayed there, it takes what its steps took; beside a run that was not, what typical steps do.
+    other.free = Some(OnLink { at_losses: vec![0.1, 4.0], ..OnLink::default() });
+    assert!((seconds(&claim, &other).unwrap() - 3.0).abs() < 1e-9);
+    let both = Measured { free: other.free.clone(), ..run(1.0) };
+    assert_eq!(numbers(&claim, &[], &both, Some(&other)).unwrap().1, Some(4.0));
     (claim.measure, claim.charged_bits) = (Measure::StepsToLoss, None);
     assert_eq!(seconds(&claim, &run(2.0)), Some(10.0));
 }
@@ -389,8 +394,18 @@ fn a_claim_without_a_link_is_asked_on_every_link() {
     let mut results = runs_of(&[0.5, 2.0]);
     let verdict = judged(&claim, &results);
     assert_eq!((verdict.ruling, verdict.parts.len(), verdict.machines), (Contradicted, 0, 1));
-    results.runs[0].measured.as_mut().unwrap().provenance.kernels = "avx2".into();
-    assert_eq!(judged(&claim, &results).machines, 2);
+    // Another machine for both runs of a seed is one kind more; for one of them it is what their times would compare.
+    let mut on = |arm: &str, cpu: &str| {
+        let is_one = |run: &&mut RunResult| run.arm == arm && run.seed == 1;
+        let run = results.runs.iter_mut().find(is_one).unwrap();
+        run.measured.as_mut().unwrap().provenance.cpu = cpu.into();
+        judged(&claim, &results)
+    };
+    let verdict = on("a", "B");
+    assert_eq!(verdict.ruling, NotTestable);
+    assert!(verdict.why.contains("with one seed the runs of a and of b"), "{}", verdict.why);
+    let verdict = on("b", "B");
+    assert_eq!((verdict.ruling, verdict.machines), (Contradicted, 2));
 }
 
 /// A step is faster on one link and as fast on two and where nothing waits, where the claim just holds: that it depends on the link is said

@@ -55,6 +55,8 @@ fn impossible_links_are_refused_with_what_to_write() {
         ("1gbit,mtu=10", "256 to 65535"),
         ("1gbit,header=2000", "0 to 200"),
         ("1gbit,stragglers=2", "0 to 1"),
+        ("1gbit,slowdown=3", "write both"),
+        ("1gbit,stragglers=0.1", "write both"),
         ("1gbit,slowdown=0.5", "1 to 1000000"),
         ("1gbit,jitter=nan", "jitter = NaN"),
     ] {
