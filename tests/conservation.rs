@@ -122,13 +122,14 @@ fn correction_with_everything_sent_is_momentum_and_decay() {
         bytes.as_chunks::<4>().0.iter().map(|v| f64::from(f32::from_le_bytes(*v))).collect()
     };
     let dense = |decay: &str| {
-        let momentum = "scheme=dense optimizer.momentum=0.9 optimizer.nesterov=false";
+        let momentum = "scheme=dense optimizer.momentum=0.9 optimizer.nesterov=false \
+                        optimizer.decay_norms_and_biases=false";
         train(&format!("{momentum} optimizer.weight_decay={decay}"))
     };
     let (momentum, undecayed) = (dense("0.02"), dense("0"));
     let corrected = train(
         "scheme=dgc policy.warmup_steps=1000 optimizer.momentum=0 optimizer.nesterov=false \
-         optimizer.weight_decay=0.02",
+         optimizer.weight_decay=0.02 optimizer.decay_norms_and_biases=false",
     );
     let apart = |a: &[f64], b: &[f64]| {
         norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>()) / norm(a)

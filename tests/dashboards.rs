@@ -1,15 +1,18 @@
 //! What TensorBoard's HParams dashboard is told, and what is shown after a resume. `tests/tensorboard/check.py` asks
 //! TensorBoard itself, and looks at the charts of Custom Scalars too.
 
-use crate::reader::{Field, Value, fields};
+use crate::reader::Value;
 use gradwire::disk::Disk;
 use gradwire::record::{
     self, Checkpoint, Epoch, Event, Histogram, Histograms, Provenance, Record, Started, Step,
     Summary, Tagged, Text, create_given, create_stamped,
 };
+use protobuf::well_known_types::{Value as Setting, Value_oneof_kind as Kind};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use tensorboard_proto::api::Status;
+use tensorboard_proto::plugin_hparams::{HParamsPluginData, SessionStartInfo};
 
 const RECIPE: &str = r#"
 name = "a run"
@@ -37,65 +40,50 @@ fn started(first_step: u64, steps: u64) -> Event {
     Event::from(Started { workers: 4, first_step, steps, ..Started::default() })
 }
 
-/// What the HParams plugin finds under a tag, less its outer message, whose field is `field`.
-fn hparams_of(folder: &Path, tag: &str, field: u32) -> Vec<Vec<u8>> {
+/// What the HParams plugin finds under a tag.
+fn hparams_of(folder: &Path, tag: &str) -> Vec<HParamsPluginData> {
     let values = crate::reader::read_folder(folder).into_iter().flat_map(|record| record.values);
-    let inner = values.filter_map(|(of, value)| match value {
-        Value::Plugin { plugin, content } if of == tag && plugin == "hparams" => {
-            Some(messages(&content, field).remove(0))
-        }
-        _ => None,
-    });
-    inner.collect()
-}
-
-/// The messages in the field of this number.
-fn messages(data: &[u8], field: u32) -> Vec<Vec<u8>> {
-    let found = fields(data).into_iter().filter_map(|found| match found {
-        (number, Field::Bytes(inner)) if number == field => Some(inner),
+    let found = values.filter_map(|(of, value)| match value {
+        Value::Hparams(data) if of == tag => Some(data),
         _ => None,
     });
     found.collect()
 }
 
-fn word(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+/// The only start that a folder's file tells of.
+fn start_of(folder: &Path) -> SessionStartInfo {
+    let mut starts = hparams_of(folder, "_hparams_/session_start_info");
+    assert_eq!(starts.len(), 1, "{starts:?}");
+    starts.remove(0).take_session_start_info()
 }
 
-/// A `google.protobuf.Value`, as TOML would write it.
-fn value_of(data: &[u8]) -> String {
-    match &fields(data)[..] {
-        [(2, Field::Fixed64(bits))] => f64::from_bits(*bits).to_string(),
-        [(3, Field::Bytes(text))] => format!("{:?}", word(text)),
-        [(4, Field::Varint(flag))] => (*flag == 1).to_string(),
+/// The columns of a folder's file, with values as TOML would write them.
+fn columns_of(folder: &Path) -> BTreeMap<String, String> {
+    let in_toml = |setting: Setting| match setting.kind {
+        Some(Kind::number_value(number)) => number.to_string(),
+        Some(Kind::string_value(text)) => format!("{text:?}"),
+        Some(Kind::bool_value(flag)) => flag.to_string(),
         other => panic!("no value: {other:?}"),
-    }
-}
-
-fn settings_of(info: &[u8]) -> BTreeMap<String, String> {
-    let entry = |entry: Vec<u8>| match &fields(&entry)[..] {
-        [(1, Field::Bytes(key)), (2, Field::Bytes(value))] => (word(key), value_of(value)),
-        other => panic!("no entry of a map: {other:?}"),
     };
-    messages(info, 1).into_iter().map(entry).collect()
+    let settings = start_of(folder).hparams.into_iter();
+    settings.map(|(key, setting)| (key, in_toml(setting))).collect()
 }
 
 /// The statuses of all ends that a folder's file tells of.
-fn statuses(folder: &Path) -> Vec<u64> {
-    let ends = hparams_of(folder, "_hparams_/session_end_info", 4);
-    let status = |end: &Vec<u8>| match fields(end)[..] {
-        [(1, Field::Varint(status)), (2, Field::Fixed64(_))] => status,
-        ref other => panic!("no end: {other:?}"),
+fn statuses(folder: &Path) -> Vec<Status> {
+    let ends = hparams_of(folder, "_hparams_/session_end_info").into_iter();
+    let status = |mut data: HParamsPluginData| {
+        let end = data.take_session_end_info();
+        assert!(end.end_time_secs > 0.0, "{end:?}");
+        end.status
     };
-    ends.iter().map(status).collect()
+    ends.map(status).collect()
 }
 
 #[test]
 fn a_run_says_what_it_is_trained_with() {
     let out = tempfile::tempdir().unwrap();
     let record = create(out.path(), RECIPE);
-    let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
-    let [start] = &starts[..] else { panic!("{} starts", starts.len()) };
     let expected = [
         ("1 scheme", r#""topk""#),
         ("4 data set", r#""cifar10""#),
@@ -110,8 +98,8 @@ fn a_run_says_what_it_is_trained_with() {
         ("train.clip_norm", r#""inf""#),
     ];
     let expected = expected.map(|(key, value)| (key.to_string(), value.to_string()));
-    assert_eq!(settings_of(start), BTreeMap::from(expected));
-    assert_eq!(statuses(record.folder()), [0; 0], "it has not ended");
+    assert_eq!(columns_of(record.folder()), BTreeMap::from(expected));
+    assert!(statuses(record.folder()).is_empty(), "it has not ended");
 }
 
 /// A constant that nobody has set fills no column.
@@ -121,8 +109,7 @@ fn what_is_usual_has_no_column() {
     let sets = ["train.batch=7", "optimizer.learning_rate=0.25"];
     let recipe = gradwire::recipe::Source::of(sets).load().unwrap();
     let record = create(out.path(), &recipe.to_toml().unwrap());
-    let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
-    let columns = settings_of(&starts[0]);
+    let columns = columns_of(record.folder());
     let first: Vec<&str> = columns.keys().take(7).map(String::as_str).collect();
     let numbered =
         ["1 scheme", "2 ratio", "3 model", "4 data set", "5 workers", "6 rate", "7 seed"];
@@ -146,7 +133,7 @@ fn rounds_groups_and_fragments_have_columns() {
     ];
     let recipe = gradwire::recipe::Source::of(sets).load().unwrap();
     let record = create(out.path(), &recipe.to_toml().unwrap());
-    let columns = settings_of(&hparams_of(record.folder(), "_hparams_/session_start_info", 3)[0]);
+    let columns = columns_of(record.folder());
     for (column, value) in [
         ("local.steps", "16"),
         ("outer.fragments", "2"),
@@ -170,20 +157,21 @@ fn one_run_is_one_session_however_often_it_is_resumed() {
     let out = tempfile::tempdir().unwrap();
     let mut record = create(out.path(), RECIPE);
     let folder = record.folder().to_path_buf();
+    let start = start_of(&folder);
     for event in [started(1, 6), step(1), step(2)] {
         record.record(&event).unwrap();
     }
     record.fail(&anyhow::anyhow!("worker 1 is gone"), false).unwrap();
-    assert_eq!(statuses(&folder), [2]);
+    assert_eq!(statuses(&folder), [Status::STATUS_FAILURE]);
     // Stopped on request after step 4, then to the end; each time from the very step it ended at.
-    for (first, last, status) in [(3, 4, 0), (5, 6, 1)] {
+    for (first, last, status) in [(3, 4, Status::STATUS_UNKNOWN), (5, 6, Status::STATUS_SUCCESS)] {
         let mut record = resume(&folder, first, Summary::default());
-        assert_eq!(statuses(&folder), [0; 0]);
+        assert!(statuses(&folder).is_empty());
         record.record(&started(first, 6)).unwrap();
         (first..=last).for_each(|n| drop(record.record(&step(n)).unwrap()));
         record.finish().unwrap();
         assert_eq!(statuses(&folder), [status]);
-        assert_eq!(hparams_of(&folder, "_hparams_/session_start_info", 3).len(), 1);
+        assert_eq!(start_of(&folder), start);
     }
 }
 
@@ -246,10 +234,7 @@ fn after_a_resume_everything_up_to_its_step_is_shown_as_before() {
 #[test]
 fn trials_are_called_what_tells_them_apart() {
     let out = tempfile::tempdir().unwrap();
-    let trial = |record: &Record| -> String {
-        let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
-        word(&messages(&starts[0], 4)[0])
-    };
+    let trial = |record: &Record| start_of(record.folder()).group_name;
     let one = create(out.path(), RECIPE);
     assert_eq!(trial(&one), format!("topk seed 3 · {}", one.folder().display()));
     let folder = out.path().join("a/seed-3");

@@ -2,8 +2,8 @@
 //! the outcome that the table of `docs/faults.md` gives it.
 
 use crate::common::{
-    Outcome, Program, begun, events, number, numbers, quick, says, sets, signal, texts, weights,
-    words,
+    Outcome, Program, begun, events, number, numbers, quick, says, sets, signal, texts, until,
+    weights, words,
 };
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -323,16 +323,12 @@ fn a_second_signal_ends_the_process_at_once() {
     let stall = ["--inject", "stall:worker=1,step=9,for=60s"];
     let stall = [&stall[..], &sets("exchange.timeout=60 record.every=1")].concat();
     let child = long_run(&program, &stall);
-    let run = program.path("runs/out/quick");
-    begun(&run);
-    let waiting = Instant::now();
+    let run = begun(&program.path("runs/out/quick"));
     // The step before the one that stands still.
-    while !std::fs::read_to_string(run.join("metrics.jsonl"))
-        .is_ok_and(|text| text.contains("\"step\":8,"))
-        && waiting.elapsed() < Duration::from_secs(60)
-    {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("no eighth step", || {
+        let lines = std::fs::read_to_string(run.join("metrics.jsonl")).ok()?;
+        lines.contains("\"step\":8,").then_some(())
+    });
     std::thread::sleep(Duration::from_millis(500));
     let began = Instant::now();
     signal(child.id(), "-TERM");

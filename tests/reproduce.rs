@@ -1,12 +1,11 @@
 //! `gradwire reproduce`, from outside: grids that are run once, stopped and gone on with, and what
 //! goes wrong in them.
 
-use crate::common::{Program, number, says, signal, texts};
+use crate::common::{Program, number, says, signal, texts, until};
 use gradwire_study::decision::looks;
 use serde_json::Value;
 use std::fs;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 const EXPERIMENT: &str = r#"
 title = "A small experiment"
@@ -373,13 +372,11 @@ fn a_grid_that_was_stopped_goes_on_where_it_was() {
     let mut command = place.command(&arguments);
     let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let record = place.path("out/small-quick/task/topk-0.1/seed-1/metrics.jsonl");
-    let patience = Instant::now() + Duration::from_secs(120);
-    while !fs::read_to_string(&record).is_ok_and(|text| text.contains(r#""event":"step","step":3"#))
-    {
-        assert!(Instant::now() < patience, "no third step");
+    until("no third step", || {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it could be stopped");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        let lines = fs::read_to_string(&record).ok()?;
+        lines.contains(r#""event":"step","step":3"#).then_some(())
+    });
     signal(child.id(), "-INT");
     let stopped = child.wait_with_output().unwrap();
     let (_, said) = texts(&stopped);

@@ -147,22 +147,6 @@ fn a_model_is_evaluated_as_it_was_trained_whatever_training_images_there_are() {
     says(&said, &["note: the data file data_batch_1.bin is not one that the run read"]);
 }
 
-#[test]
-fn the_same_seed_repeats_every_bit_and_another_does_not() {
-    let run = |seed: &str| {
-        let program = Program::new();
-        let run = program.train(&["--workers", "3", "--seed", seed]);
-        let model = fs::read(run.join("last/model.safetensors")).unwrap();
-        (numbers(&events(&run, "step"), "loss"), model)
-    };
-    let (losses, model) = run("5");
-    assert_eq!(losses.len(), 12);
-    let (again, model_again) = run("5");
-    assert_eq!(losses, again);
-    assert!(model == model_again, "the model files differ");
-    assert_ne!(losses, run("6").0);
-}
-
 /// A server with an exact downlink, and shards, train the very same model as an allgather; a
 /// compressed downlink trains too, and its bytes are recorded apart.
 #[test]

@@ -1,24 +1,20 @@
 //! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
 
-use crate::making::{Making, show_plan};
+use crate::making::{AskedExperiment, Making, command, has_failed, reason, show_plan};
 use crate::refused::Failure;
 use crate::signals::{Signal, Signals};
 use anyhow::Result;
 use clap::Args;
 use gradwire::disk::Disk;
-use gradwire::recipe::Recipe;
-use gradwire::record::Provenance;
 use gradwire_study::decision::LOOKS;
 use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::Selection;
 use gradwire_study::report;
 use gradwire_study::results::{Results, Ruling, RunResult, RunStatus, Verdict};
 use gradwire_study::runner;
-use gradwire_study::scale::Scale;
-use gradwire_study::sweep::{SCALE, Sweep};
 use gradwire_study::tuning::Tuning;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// How a grid is run.
@@ -41,7 +37,7 @@ pub(super) struct GridArgs {
     /// Go on with runs that were stopped, from their last checkpoints, rather than begin them
     /// again; finished ones are never made twice
     #[arg(long)]
-    pub(super) resume: bool,
+    resume: bool,
     /// Show the runs and how long those still to be made will take here, and stop
     #[arg(long)]
     dry_run: bool,
@@ -51,48 +47,6 @@ pub(super) struct GridArgs {
     /// Print each verdict as a line of JSON, and nothing else
     #[arg(long, conflicts_with = "dry_run")]
     json: bool,
-}
-
-/// An experiment that is to be run.
-pub(super) struct AskedExperiment {
-    /// Its name, with which its folder begins.
-    pub(super) name: String,
-    pub(super) experiment: Experiment,
-    /// How much is trained.
-    pub(super) scale: Scale,
-    /// Links to replay runs on, in place of the experiment's; empty for those.
-    pub(super) links: Vec<String>,
-    /// `path=value` pairs that change every recipe.
-    pub(super) sets: Vec<String>,
-    /// The folder that the experiment's folder is in.
-    pub(super) out: PathBuf,
-    /// The folder that holds the data sets, if not where the recipes say.
-    pub(super) dir: Option<String>,
-    /// Whether the runs and how long they will take are shown before they are made.
-    pub(super) announced: bool,
-    /// The test accuracy, as a fraction, to which the seconds are told in place of tables and verdicts.
-    pub(super) target: Option<f64>,
-}
-
-impl AskedExperiment {
-    /// All runs of a sweep over `recipe`, in full and where its runs are written.
-    pub(super) fn of_sweep(recipe: Recipe, sweep: &Sweep, target: Option<f64>) -> Result<Self> {
-        Ok(Self {
-            name: recipe.name,
-            experiment: sweep.experiment()?,
-            scale: Scale::from(SCALE),
-            links: Vec::new(),
-            sets: Vec::new(),
-            out: recipe.record.out,
-            dir: None,
-            announced: true,
-            target,
-        })
-    }
-
-    pub(super) fn folder(&self) -> PathBuf {
-        self.out.join(format!("{}-{}", self.name, self.scale.name()))
-    }
 }
 
 impl GridArgs {
@@ -124,7 +78,7 @@ impl GridArgs {
             sets: asked.sets.clone(),
             ..Selection::default()
         };
-        let making = Making::new(self, asked, looked);
+        let making = Making::new(asked, self.is_silent(), self.resume, looked);
         let trials = tuning.as_ref().map(|tuning| making.trials(tuning, &selection));
         let trials = trials.transpose().map_err(Failure::refused)?;
         let mut grid = making.plan(&selection).map_err(Failure::refused)?;
@@ -245,13 +199,6 @@ fn without_a_test(results: &Results) -> String {
     format!("{works}None of {claims} claims can be tested at this scale; the report says why")
 }
 
-/// The command as it can be typed again, but for `--resume`.
-pub(super) fn command() -> String {
-    let mut words = Provenance::here().command;
-    words.retain(|word| word != "--resume");
-    report::command_line(&words)
-}
-
 /// The arms, each as task/arm, of the claims that are undecided, or have fewer seeds than they ask for, and that are about an
 /// arm that `only` names.
 fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec<String> {
@@ -283,15 +230,3 @@ fn is_complete(results: &Results) -> bool {
     let open = |run: &RunResult| matches!(run.outcome, RunStatus::Missing | RunStatus::Stopped);
     !results.runs.iter().any(open)
 }
-
-pub(super) fn has_failed(run: &RunResult) -> bool {
-    matches!(run.outcome, RunStatus::Failed { .. })
-}
-
-pub(super) fn reason(run: &RunResult) -> &str {
-    match &run.outcome {
-        RunStatus::Failed { error } | RunStatus::Diverged { error } => error,
-        other => other.word(),
-    }
-}
-

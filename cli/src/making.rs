@@ -1,10 +1,10 @@
 //! The runs of an experiment: planned, shown, and made.
 
-use crate::grid::{AskedExperiment, GridArgs, command, has_failed, reason};
 use crate::spinner::Spinner;
 use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
-use gradwire::record::Mode;
+use gradwire::recipe::Recipe;
+use gradwire::record::{Mode, Provenance};
 use gradwire::text::{duration, percent_to, plural};
 use gradwire::train::requests::Requests;
 use gradwire_study::estimate;
@@ -13,14 +13,61 @@ use gradwire_study::grid::{Grid, PlannedRun, Selection};
 use gradwire_study::report;
 use gradwire_study::results::{Results, RunResult, RunStatus, Tuned};
 use gradwire_study::runner::{Job, Notice};
+use gradwire_study::scale::Scale;
+use gradwire_study::sweep::{SCALE, Sweep};
 use gradwire_study::tuning::Tuning;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// An experiment that is to be run.
+pub(super) struct AskedExperiment {
+    /// Its name, with which its folder begins.
+    pub(super) name: String,
+    pub(super) experiment: Experiment,
+    /// How much is trained.
+    pub(super) scale: Scale,
+    /// Links to replay runs on, in place of the experiment's; empty for those.
+    pub(super) links: Vec<String>,
+    /// `path=value` pairs that change every recipe.
+    pub(super) sets: Vec<String>,
+    /// The folder that the experiment's folder is in.
+    pub(super) out: PathBuf,
+    /// The folder that holds the data sets, if not where the recipes say.
+    pub(super) dir: Option<String>,
+    /// Whether the runs and how long they will take are shown before they are made.
+    pub(super) announced: bool,
+    /// The test accuracy, as a fraction, to which the seconds are told in place of tables and verdicts.
+    pub(super) target: Option<f64>,
+}
+
+impl AskedExperiment {
+    /// All runs of a sweep over `recipe`, in full and where its runs are written.
+    pub(super) fn of_sweep(recipe: Recipe, sweep: &Sweep, target: Option<f64>) -> Result<Self> {
+        Ok(Self {
+            name: recipe.name,
+            experiment: sweep.experiment()?,
+            scale: Scale::from(SCALE),
+            links: Vec::new(),
+            sets: Vec::new(),
+            out: recipe.record.out,
+            dir: None,
+            announced: true,
+            target,
+        })
+    }
+
+    pub(super) fn folder(&self) -> PathBuf {
+        self.out.join(format!("{}-{}", self.name, self.scale.name()))
+    }
+}
+
 /// The making of one experiment: what all its grids of runs have in common.
 pub(super) struct Making<'a> {
-    args: &'a GridArgs,
     asked: &'a AskedExperiment,
+    /// Whether nothing but results is shown.
+    silent: bool,
+    /// Whether runs that were stopped are gone on with, rather than begun again.
+    resume: bool,
     /// The experiment without its claims: none is made of the runs that choose.
     choosing: Experiment,
     pub(super) requests: Arc<Requests>,
@@ -32,10 +79,15 @@ pub(super) struct Making<'a> {
 pub(super) type Trial = (PathBuf, Grid);
 
 impl<'a> Making<'a> {
-    pub(super) fn new(args: &'a GridArgs, asked: &'a AskedExperiment, looks: usize) -> Self {
+    pub(super) fn new(
+        asked: &'a AskedExperiment,
+        silent: bool,
+        resume: bool,
+        looks: usize,
+    ) -> Self {
         let (claims, sentences) = (Vec::new(), Vec::new());
         let choosing = Experiment { claims, sentences, ..asked.experiment.clone() };
-        Self { args, asked, choosing, requests: Arc::default(), looks }
+        Self { asked, silent, resume, choosing, requests: Arc::default(), looks }
     }
 
     /// The runs that a selection of the experiment names.
@@ -74,10 +126,10 @@ impl<'a> Making<'a> {
             folder: self.asked.folder(),
             links: if links.is_empty() { &experiment.links } else { links }.clone(),
             command: command(),
-            mode: if self.args.is_silent() { Mode::Silent } else { Mode::Brief },
+            mode: if self.silent { Mode::Silent } else { Mode::Brief },
             disk: Disk::default(),
             requests: Arc::clone(&self.requests),
-            resume: self.args.resume,
+            resume: self.resume,
             looks: self.looks,
         }
     }
@@ -107,7 +159,7 @@ impl<'a> Making<'a> {
             }
             None => String::new(),
         };
-        if !self.args.is_silent() {
+        if !self.silent {
             let path = tuning.path();
             println!("first {all} runs in which each arm chooses {path}{}{time}", made(all - open));
         }
@@ -146,13 +198,12 @@ impl<'a> Making<'a> {
     /// Makes the runs of a job, and says what happens to each.
     pub(super) fn make(&self, job: &Job<'_>) -> Result<Results> {
         let all = job.grid.wanted().count();
-        let is_silent = self.args.is_silent();
         let is_shown = self.asked.announced && job.folder == self.asked.folder();
-        if !is_silent && !is_shown {
+        if !self.silent && !is_shown {
             eprintln!("{}, {}: {all} runs in {}", job.name, job.scale.name(), job.folder.display());
         }
         job.run(|news| {
-            if !is_silent {
+            if !self.silent {
                 tell(news, all);
             }
         })
@@ -246,5 +297,23 @@ fn tell(news: &Notice<'_>, all: usize) {
                 eprintln!("    {error}");
             }
         }
+    }
+}
+
+/// The command as it can be typed again, but for `--resume`.
+pub(super) fn command() -> String {
+    let mut words = Provenance::here().command;
+    words.retain(|word| word != "--resume");
+    report::command_line(&words)
+}
+
+pub(super) fn has_failed(run: &RunResult) -> bool {
+    matches!(run.outcome, RunStatus::Failed { .. })
+}
+
+pub(super) fn reason(run: &RunResult) -> &str {
+    match &run.outcome {
+        RunStatus::Failed { error } | RunStatus::Diverged { error } => error,
+        other => other.word(),
     }
 }

@@ -1,7 +1,8 @@
 //! `gradwire reproduce`: a paper's experiment, claimed beside measured.
 
 use crate::changes::tagged;
-use crate::grid::{AskedExperiment, GridArgs};
+use crate::grid::GridArgs;
+use crate::making::AskedExperiment;
 use crate::network::words_of_links;
 use crate::refused::Failure;
 use anyhow::{Context, Result};

@@ -1,7 +1,8 @@
 //! `gradwire sweep`: a question of one's own, from a recipe to the answer.
 
 use crate::changes::TrainingChanges;
-use crate::grid::{AskedExperiment, GridArgs};
+use crate::grid::GridArgs;
+use crate::making::AskedExperiment;
 use crate::network::words_of_links;
 use crate::refused::Failure;
 use anyhow::{Result, ensure};

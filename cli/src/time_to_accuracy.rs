@@ -1,7 +1,8 @@
 //! `gradwire bench time-to-accuracy`: how long whole runs of a recipe take to a test accuracy.
 
 use crate::changes::TrainingChanges;
-use crate::grid::{AskedExperiment, GridArgs};
+use crate::grid::GridArgs;
+use crate::making::AskedExperiment;
 use crate::refused::Failure;
 use anyhow::{Result, ensure};
 use clap::Args;

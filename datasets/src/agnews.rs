@@ -72,13 +72,14 @@ impl DatasetDefinition for AgNews {
                 return Err(files::record_count(&path, found, official.records, &contents));
             }
             rows.truncate(limit.unwrap_or(usize::MAX));
-            files.push(FileSum::new(official, &contents));
+            files.push(FileSum::new(&path, &contents));
             Ok(rows.into_iter().map(|row| (row.text, u32::from(row.class))).unzip())
         };
         let [train, test] = &OFFICIAL;
         let sets = [read(train, reading.samples.train)?, read(test, reading.samples.test)?];
         let classes: Vec<String> = CLASSES.iter().map(|&name| name.to_owned()).collect();
-        let (altered, twice) = (files::altered(&files, self.partial), files::twice(&files));
+        let altered = files::altered(&files, &Files.files(), self.partial);
+        let twice = files::twice(&files);
         let unseen = files::unseen(sets[0].1.iter().map(|&label| label as usize), CLASSES);
         let mut data = self.words().into_data(sets, &classes, files, reading.vocabulary)?;
         data.altered = altered;

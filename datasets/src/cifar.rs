@@ -209,7 +209,7 @@ impl Format {
                     let planes = record.last_chunk().expect("invariant: a record ends in an image");
                     gathered.push(record[label], planes);
                 }
-                files.push(FileSum::new(official, &contents));
+                files.push(FileSum::new(&path, &contents));
             }
             Ok(gathered)
         };
@@ -220,7 +220,7 @@ impl Format {
         let (train, test, normalisation) =
             GatheredImages::into_sets(train, test, CIFAR, classes.iter().copied());
         Ok(Data {
-            altered: files::altered(&files, partial),
+            altered: files::altered(&files, &self.files(), partial),
             warnings: files::twice(&files).into_iter().chain(unseen).collect(),
             normalisation: Some(normalisation),
             ..Data::new(train, test, files)

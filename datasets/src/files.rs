@@ -9,36 +9,31 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// A file that was read, for the record of a run.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+/// A file that was read or written, for the record of a run.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FileSum {
-    /// Its name inside the data set's folder.
+    /// Its name inside its folder.
     pub name: String,
     /// Its size.
     pub bytes: u64,
     /// The SHA-256 of its contents, in lower-case hexadecimal.
     pub sha256: String,
-    /// Whether that is the sum of the official file of this name.
-    pub official: bool,
 }
 
 impl FileSum {
-    /// Of `contents`, which should be those of `file`.
-    pub(crate) fn new(file: &Official, contents: &[u8]) -> Self {
-        let sum = Self::own(Path::new(file.name), contents);
-        Self { official: sum.sha256 == file.sha256, ..sum }
-    }
-
-    /// Of `contents`, those of a file of one's own.
-    pub(crate) fn own(path: &Path, contents: &[u8]) -> Self {
+    /// Of `contents`, those of the file at `path`.
+    pub(crate) fn new(path: &Path, contents: &[u8]) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self { name, bytes: contents.len() as u64, sha256: sha256(contents), official: false }
+        Self { name, bytes: contents.len() as u64, sha256: sha256(contents) }
     }
 }
 
-/// The names of the files that are not the official ones, although no others were allowed.
-pub(crate) fn altered(files: &[FileSum], partial: bool) -> Vec<String> {
-    let other = files.iter().filter(|file| !file.official && !partial);
+/// The names of the files that are none of the `official` ones, although no others were allowed.
+pub(crate) fn altered(files: &[FileSum], official: &[&Official], partial: bool) -> Vec<String> {
+    let is_official = |file: &FileSum| {
+        official.iter().any(|one| one.name == file.name && one.sha256 == file.sha256)
+    };
+    let other = files.iter().filter(|file| !partial && !is_official(file));
     other.map(|file| file.name.clone()).collect()
 }
 
@@ -296,11 +291,11 @@ mod tests {
     #[test]
     fn other_bytes_than_the_official_ones_are_told_unless_they_are_meant() {
         let file = Official { name: "a.bin", records: 1, sha256: "00" };
-        let found = [FileSum::new(&file, b"other")];
-        assert_eq!(altered(&found, false), ["a.bin"]);
-        assert!(altered(&found, true).is_empty());
-        let sum = FileSum { official: true, ..found[0].clone() };
-        assert!(altered(&[sum], false).is_empty());
+        let found = [FileSum::new(Path::new("data/a.bin"), b"other")];
+        assert_eq!(altered(&found, &[&file], false), ["a.bin"]);
+        assert!(altered(&found, &[&file], true).is_empty());
+        let sum = FileSum { sha256: "00".into(), ..found[0].clone() };
+        assert!(altered(&[sum], &[&file], false).is_empty());
     }
 
     const PLACE: Place = Place { fetch: "cifar10", folder: "cifar-10-batches-bin" };
@@ -390,9 +385,7 @@ mod tests {
     fn the_sum_is_sha256() {
         // FIPS 180-2, appendix B.1.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        let file = Official { name: "a", records: 1, sha256: abc };
-        let sum = FileSum::new(&file, b"abc");
-        assert_eq!((sum.sha256.as_str(), sum.bytes, sum.official), (abc, 3, true));
-        assert!(!FileSum::new(&file, b"abd").official);
+        let sum = FileSum::new(Path::new("a"), b"abc");
+        assert_eq!((sum.sha256.as_str(), sum.bytes), (abc, 3));
     }
 }

@@ -122,11 +122,11 @@ impl DatasetDefinition for PlainText {
 
     fn load(&self, reading: &Reading<'_>) -> Result<Data> {
         let mut train = read(&self.file, "dataset.file")?;
-        let mut files = vec![train.sum(&self.file)];
+        let mut files = vec![FileSum::new(&self.file, &train.bytes)];
         let test = match &self.test_file {
             Some(path) => {
                 let test = read(path, "dataset.test_file")?;
-                files.push(test.sum(path));
+                files.push(FileSum::new(path, &test.bytes));
                 test
             }
             None => train.split(reading.samples.share(false)?),
@@ -135,7 +135,7 @@ impl DatasetDefinition for PlainText {
             (Some(json), _) => Tokens::from_json(json)?,
             (None, Some(path)) => {
                 let tokenizer = read(path, "dataset.tokenizer")?;
-                files.push(tokenizer.sum(path));
+                files.push(FileSum::new(path, &tokenizer.bytes));
                 Tokens::from_json(&tokenizer.utf8(path)?)?
             }
             (None, None) => match self.tokens {
@@ -249,10 +249,6 @@ fn read(path: &Path, field: &'static str) -> Result<Text> {
 }
 
 impl Text {
-    fn sum(&self, path: &Path) -> FileSum {
-        FileSum { official: true, ..FileSum::own(path, &self.bytes) }
-    }
-
     /// Takes the last `share` of the text away, from the beginning of a character on.
     fn split(&mut self, share: f64) -> Self {
         let mut at = self.bytes.len() - (self.bytes.len() as f64 * share).round() as usize;

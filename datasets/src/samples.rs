@@ -88,8 +88,7 @@ impl Samples {
                 bytes.extend(ids.iter().flat_map(|v| v.to_le_bytes()));
             }
         }
-        let (name, length) = (name.to_owned(), bytes.len() as u64);
-        FileSum { name, bytes: length, sha256: sha256(&bytes), official: true }
+        FileSum { name: name.to_owned(), bytes: bytes.len() as u64, sha256: sha256(&bytes) }
     }
 }
 

@@ -115,9 +115,9 @@ pub(crate) fn report(known: &dyn Distribution, folder: PathBuf) -> Report {
         let (sum, state) = match read {
             Err(error) => (None, FileState::Broken(error)),
             Ok(contents) => {
-                let sum = FileSum::new(official, &contents);
+                let sum = FileSum::new(&path, &contents);
                 let state = match known.per_class(&path, &contents) {
-                    _ if sum.official => FileState::Official,
+                    _ if sum.sha256 == official.sha256 => FileState::Official,
                     Ok(per_class) => FileState::WellFormed { per_class },
                     Err(error) => FileState::Broken(error),
                 };

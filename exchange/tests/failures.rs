@@ -6,10 +6,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{PATIENT, Random, Trial, bits, each_rank, half, wirings};
+use common::{PATIENT, Random, Tampered, Trial, bits, each_rank, echo, half, wirings};
 use gradwire_exchange::schemes::{aggregation_aware, casq, optquant};
-use gradwire_exchange::wire::frame::Frame;
-use gradwire_exchange::wire::{Fault, Reader};
+use gradwire_exchange::wire::Fault;
 use gradwire_exchange::{
     Awaited, Bucketing, Collective, Error, Exchange, Layout, Payload, Policy, Result, SchemeConfig,
     Solo, Topology, mesh,
@@ -125,44 +124,6 @@ fn ranks_at_different_places_find_out() {
     );
 }
 
-/// An end whose messages are spoilt on the way up, or the server's on the way down.
-struct Spoilt {
-    end: Box<dyn Collective>,
-    up: bool,
-    rounds: usize,
-    spoil: Spoil,
-}
-
-type Spoil = Box<dyn FnMut(&mut Vec<u8>) + Send>;
-
-impl Collective for Spoilt {
-    fn rank(&self) -> usize {
-        self.end.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.end.world_size()
-    }
-
-    fn allgather(&mut self, mut mine: Vec<u8>) -> Result<Vec<Payload>> {
-        if self.up {
-            (self.spoil)(&mut mine);
-        }
-        let mut all = self.end.allgather(mine)?;
-        self.rounds += 1;
-        if !self.up && self.rounds == 2 {
-            let mut answer = all[0].to_vec();
-            (self.spoil)(&mut answer);
-            all[0] = Payload::from(answer);
-        }
-        Ok(all)
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.end.shares_memory()
-    }
-}
-
 /// Hostile bytes from a rank or from the server: an error that names the sender, or numbers, the
 /// same on every rank that was sent the same; never a panic.
 #[test]
@@ -183,19 +144,26 @@ fn spoilt_messages_are_errors_or_numbers() {
             }
             let ranks = each_rank(mesh(2, PATIENT), |rank, end| {
                 let mut random = Random(at as u64);
-                let spoil = move |bytes: &mut Vec<u8>| match at {
-                    0 => bytes.clear(),
-                    1 => bytes.push(0),
-                    // Of a server that another rank is, there is nothing to say.
-                    _ if bytes.is_empty() => {}
-                    _ if at % 2 == 0 => bytes.truncate(random.below(bytes.len())),
-                    _ => {
-                        let at = random.below(bytes.len());
-                        bytes[at] ^= 1 << random.below(8);
-                    }
-                };
+                let tamper =
+                    move |round: usize, goes_up: bool, bytes: &mut Vec<u8>| -> Result<()> {
+                        // All of a rank's own messages, or of the server's its answer.
+                        let here = goes_up == up && (up || round == 1);
+                        match at {
+                            _ if !here => {}
+                            0 => bytes.clear(),
+                            1 => bytes.push(0),
+                            // Of a server that another rank is, there is nothing to say.
+                            _ if bytes.is_empty() => {}
+                            _ if at % 2 == 0 => bytes.truncate(random.below(bytes.len())),
+                            _ => {
+                                let at = random.below(bytes.len());
+                                bytes[at] ^= 1 << random.below(8);
+                            }
+                        }
+                        Ok(())
+                    };
                 let end: Box<dyn Collective> = match rank {
-                    1 => Box::new(Spoilt { end, up, rounds: 0, spoil: Box::new(spoil) }),
+                    1 => Box::new(Tampered { end, shares: true, rounds: 0, tamper }),
                     _ => end,
                 };
                 let mut exchange = trial.exchange(end);
@@ -405,18 +373,6 @@ struct Dividing {
     first: f32,
 }
 
-impl Dividing {
-    fn peers(mine: &[u8], change: impl Fn(&mut [u8])) -> Payload {
-        let (mut theirs, mut reader) = (Vec::new(), Reader::new(mine));
-        while let Ok(frame) = Frame::read(&mut reader) {
-            let mut payload = frame.payload.to_vec();
-            change(&mut payload);
-            frame.header.from_rank(1).write(&payload, &mut theirs);
-        }
-        theirs.into()
-    }
-}
-
 impl Collective for Dividing {
     fn rank(&self) -> usize {
         0
@@ -432,12 +388,13 @@ impl Collective for Dividing {
 
     fn alltoall(&mut self, mut mine: Vec<Vec<u8>>) -> Result<Vec<Payload>> {
         let own = mine.swap_remove(0);
-        Ok(vec![Self::peers(&own, |_| ()), own.into()].into_iter().rev().collect())
+        let theirs = echo(&own, |_| ())?;
+        Ok(vec![own.into(), theirs])
     }
 
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         let first = self.first.to_le_bytes();
-        let theirs = Self::peers(&mine, |payload| payload[..4].copy_from_slice(&first));
+        let theirs = echo(&mine, |payload| payload[..4].copy_from_slice(&first))?;
         Ok(vec![mine.into(), theirs])
     }
 }

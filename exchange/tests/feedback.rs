@@ -24,6 +24,32 @@ struct Recorded {
     momentum: Expected,
 }
 
+/// Fails unless three ranks that are given these gradients take these means, and are left with these residuals.
+fn computes(
+    scheme: &SchemeConfig,
+    policy: &Policy,
+    layout: &Layout,
+    gradients: &[Vec<Vec<f32>>],
+    expected: &Expected,
+) {
+    let near = |found: &[f32], expected: &[f64]| {
+        for (found, expected) in found.iter().zip(expected) {
+            let near = (f64::from(*found) - expected).abs() < 1e-5;
+            assert!(near, "{policy:?}: {found} {expected}");
+        }
+    };
+    each_rank(mesh(3, common::PATIENT), |rank, end| {
+        let (policy, layout) = (policy.clone(), layout.clone());
+        let mut exchange = Exchange::new(scheme, policy, layout, 0, end).unwrap();
+        for (step, (gradients, mean)) in (1..).zip(gradients.iter().zip(&expected.means)) {
+            let mut gradient = gradients[rank].clone();
+            exchange.allreduce(step, &mut gradient).unwrap();
+            near(&gradient, mean);
+        }
+        near(exchange.residual().unwrap(), &expected.residuals[rank]);
+    });
+}
+
 #[test]
 fn all_forms_are_what_published_code_computes() {
     let recorded: Recorded = serde_json::from_str(include_str!("vectors/feedback.json")).unwrap();
@@ -35,26 +61,7 @@ fn all_forms_are_what_published_code_computes() {
         (FeedbackRule::Momentum(0.8), &recorded.momentum),
     ] {
         let policy = Policy { feedback: Some(rule), ..Policy::from(Bucketing::Whole) };
-        each_rank(mesh(3, common::PATIENT), |rank, end| {
-            let layout = parameters(&[24]);
-            let mut exchange = Exchange::new(&scheme, policy.clone(), layout, 0, end).unwrap();
-            let near = |found: &[f32], expected: &[f64]| {
-                for (found, expected) in found.iter().zip(expected) {
-                    assert!(
-                        (f64::from(*found) - expected).abs() < 1e-5,
-                        "{rule:?}: {found} {expected}"
-                    );
-                }
-            };
-            for (step, (gradients, mean)) in
-                (1..).zip(recorded.gradients.iter().zip(&expected.means))
-            {
-                let mut gradient = gradients[rank].clone();
-                exchange.allreduce(step, &mut gradient).unwrap();
-                near(&gradient, mean);
-            }
-            near(exchange.residual().unwrap(), &expected.residuals[rank]);
-        });
+        computes(&scheme, &policy, &parameters(&[24]), &recorded.gradients, expected);
     }
 }
 
@@ -84,35 +91,8 @@ fn fed_back() -> impl Iterator<Item = Trial> {
 /// residual, too, which fades alike; a decay of 1 is the usual feedback, bit for bit.
 #[test]
 fn what_fades_is_what_the_rule_says() {
-    const DECAY: f64 = 0.75;
     for trial in fed_back() {
-        let faded = with(&trial, FeedbackRule::Decay(DECAY)).over(3, |rank, mut exchange| {
-            let mut all = Vec::new();
-            // The residual of the mean belongs to all ranks.
-            let held = |exchange: &Exchange| -> Vec<f32> {
-                let of_mean = trial.residual_of_means(rank, exchange);
-                let both = exchange.residual().unwrap().iter().zip(of_mean);
-                both.map(|(own, of_mean)| own + 3.0 * of_mean).collect()
-            };
-            for step in 1..=4 {
-                let before = held(&exchange);
-                let given = Trial::gradient(rank, step);
-                let mut mean = given.clone();
-                exchange.allreduce(step, &mut mean).unwrap();
-                all.push([given, before, mean, held(&exchange)]);
-            }
-            all
-        });
-        for step in 0..4 {
-            for i in 0..Trial::LENGTH {
-                let of_ranks = |which: usize| -> f64 {
-                    faded.iter().map(|rank| f64::from(rank[step][which][i])).sum()
-                };
-                let [given, before, mean, after] = [0, 1, 2, 3].map(of_ranks);
-                let lost = given + DECAY * before - mean - after;
-                assert!(lost.abs() < 1e-3, "{trial:?}, step {step}, element {i}: {lost}");
-            }
-        }
+        with(&trial, FeedbackRule::Decay(0.75)).loses_nothing(3, 4, 1e-3);
         if trial.wiring == gradwire_exchange::Topology::Allgather.into() {
             let whole = with(&trial, FeedbackRule::Decay(1.0)).run(2);
             assert!(whole == trial.run(2), "{trial:?}");
@@ -184,28 +164,15 @@ struct Demo {
 #[test]
 fn demo_is_what_its_paper_writes() {
     let recorded: Demo = serde_json::from_str(include_str!("vectors/demo.json")).unwrap();
+    let Demo { gradients, means, momenta: residuals } = recorded;
+    let expected = Expected { means, residuals };
     let config = demo::Config { chunk: 4, k: 3, decay: 0.9, ..Default::default() };
-    let near = |found: &[f32], expected: &[f64]| {
-        for (found, expected) in found.iter().zip(expected) {
-            assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} {expected}");
-        }
-    };
+    let scheme = SchemeConfig::Demo(config);
+    let shapes = [vec![6, 10], vec![7], vec![8], vec![4, 3, 2]];
+    let named = (0..).zip(shapes).map(|(i, shape): (usize, _)| (format!("p{i}"), shape));
+    let layout = Layout::shaped(named).unwrap();
     for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
-        each_rank(mesh(3, common::PATIENT), |rank, end| {
-            let shapes = [vec![6, 10], vec![7], vec![8], vec![4, 3, 2]];
-            let named = (0..).zip(shapes).map(|(i, shape): (usize, _)| (format!("p{i}"), shape));
-            let layout = Layout::shaped(named).unwrap();
-            let scheme = SchemeConfig::Demo(config.clone());
-            let mut exchange = Exchange::new(&scheme, bucketing.clone(), layout, 0, end).unwrap();
-            for (step, (gradients, mean)) in
-                (1..).zip(recorded.gradients.iter().zip(&recorded.means))
-            {
-                let mut gradient = gradients[rank].clone();
-                exchange.allreduce(step, &mut gradient).unwrap();
-                near(&gradient, mean);
-            }
-            near(exchange.residual().unwrap(), &recorded.momenta[rank]);
-        });
+        computes(&scheme, &bucketing.into(), &layout, &gradients, &expected);
     }
 }
 

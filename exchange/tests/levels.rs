@@ -62,7 +62,7 @@ fn a_group_is_one_rank_with_its_mean() {
             (means, exchange.save())
         });
         if scheme.feedback() {
-            conserves(&trial, ranks);
+            trial.loses_nothing(ranks, 5, 1e-3);
             continue;
         }
         let means: Vec<_> = expected[0].0.iter().map(|mean| bits(mean)).collect();
@@ -114,30 +114,6 @@ fn every_form_of_feedback_is_that_of_the_groups_mean() {
                 assert!(near, "{feedback:?} {step} {i}: {found} {expected}");
             }
         }
-    }
-}
-
-/// What all ranks were given is what they took and what they still hold, but for what fades.
-fn conserves(trial: &Trial, ranks: usize) {
-    let held = trial.over(ranks, |rank, mut exchange| {
-        let (mut lost, steps) = (vec![0f64; LENGTH], 1..=5);
-        let decay = exchange.policy().decay();
-        for step in steps {
-            let given = Trial::gradient(rank, step);
-            let mut mean = given.clone();
-            exchange.allreduce(step, &mut mean).unwrap();
-            let both = given.iter().zip(&mean).zip(&mut lost);
-            both.for_each(|((given, mean), lost)| {
-                *lost = decay * *lost + f64::from(*given) - f64::from(*mean);
-            });
-        }
-        let residual = exchange.residual().unwrap().iter();
-        lost.iter_mut().zip(residual).for_each(|(lost, left)| *lost -= f64::from(*left));
-        lost
-    });
-    for i in 0..LENGTH {
-        let lost: f64 = held.iter().map(|lost| lost[i]).sum();
-        assert!(lost.abs() < 1e-3, "{trial:?}, element {i}: {lost}");
     }
 }
 

@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::{PATIENT, Random, bits};
+use common::{PATIENT, Random, Tampered, bits};
 use gradwire_exchange::schemes::powersgd;
 use gradwire_exchange::{
-    Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Payload, Result,
-    SchemeConfig, Support, mesh,
+    Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Result, SchemeConfig,
+    Support, mesh,
 };
 
 const RANKS: usize = 3;
@@ -30,54 +30,27 @@ enum Trouble {
 
 use Trouble::{Flips, GoesBefore, Misread};
 
-/// One end of a mesh in which that happens.
-struct Troubled {
-    end: Box<dyn Collective>,
-    shares: bool,
-    round: usize,
-    trouble: Trouble,
-}
-
-impl Collective for Troubled {
-    fn rank(&self) -> usize {
-        self.end.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.end.world_size()
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.shares
-    }
-
-    fn allgather(&mut self, mut mine: Vec<u8>) -> Result<Vec<Payload>> {
-        let (rank, round) = (self.rank(), self.round);
-        self.round += 1;
-        match &self.trouble {
-            Flips(flips) => {
-                let here = flips.iter().filter(|flip| (flip.0, flip.1) == (round, rank));
-                here.for_each(|(_, _, byte, bit)| mine[*byte] ^= 1 << bit);
-            }
-            GoesBefore(meeting) if (rank, round) == (1, *meeting) => {
-                return Err(Error::Transport { problem: "gone".to_string() });
-            }
-            GoesBefore(_) | Misread => {}
-        }
-        let mut all = self.end.allgather(mine)?;
-        if matches!(self.trouble, Misread) && (rank, round) == (2, 0) {
-            let mut bytes = all[0].to_vec();
-            bytes[1_000_000] ^= 1;
-            all[0] = Payload::from(bytes);
-        }
-        Ok(all)
-    }
-}
-
 /// The ends of a mesh, each with this trouble.
-fn troubled(shares: bool, trouble: &Trouble) -> Vec<Troubled> {
-    let with = |end| Troubled { end, shares, round: 0, trouble: trouble.clone() };
-    mesh(RANKS, PATIENT).into_iter().map(with).collect()
+fn troubled(shares: bool, trouble: &Trouble) -> Vec<Box<dyn Collective>> {
+    let with = |(rank, end): (usize, Box<dyn Collective>)| -> Box<dyn Collective> {
+        let trouble = trouble.clone();
+        let tamper = move |round: usize, goes_up: bool, bytes: &mut Vec<u8>| -> Result<()> {
+            match &trouble {
+                Flips(flips) if goes_up => {
+                    let here = flips.iter().filter(|flip| (flip.0, flip.1) == (round, rank));
+                    here.for_each(|(_, _, byte, bit)| bytes[*byte] ^= 1 << bit);
+                }
+                Misread if !goes_up && (rank, round) == (2, 0) => bytes[1_000_000] ^= 1,
+                GoesBefore(meeting) if (rank, round) == (1, *meeting) => {
+                    return Err(Error::Transport { problem: "gone".to_string() });
+                }
+                _ => {}
+            }
+            Ok(())
+        };
+        Box::new(Tampered { end, shares, rounds: 0, tamper })
+    };
+    mesh(RANKS, PATIENT).into_iter().enumerate().map(with).collect()
 }
 
 /// What `work` returns on each rank.
@@ -91,7 +64,7 @@ fn each_rank<T: Send>(
     let ends = troubled(shares, trouble);
     common::each_rank(ends, |rank, end| {
         let (scheme, layout) = (SchemeConfig::default(), layout.clone());
-        let exchange = Exchange::new(&scheme, bucketing.clone(), layout, 9, Box::new(end));
+        let exchange = Exchange::new(&scheme, bucketing.clone(), layout, 9, end);
         work(rank, &mut exchange.unwrap())
     })
 }
@@ -198,7 +171,7 @@ fn errors_of_rounds(trouble: &Trouble) -> Vec<Result<(), Error>> {
     let layout = Layout::shaped(shapes).unwrap();
     common::each_rank(troubled(true, trouble), |rank, end| {
         let scheme = SchemeConfig::Powersgd(powersgd::Config::default());
-        let (layout, end) = (layout.clone(), Box::new(end));
+        let layout = layout.clone();
         let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 9, end).unwrap();
         let before = exchange.save();
         let mut gradient = Random(rank as u64).laplaces(540_070);

@@ -238,7 +238,7 @@ pub static TRIALS: &[Trial] = &[
     }),
     Trial::of_texts(
         "feed_forward",
-        "of words",
+        "of words, GELU by tanh",
         &[
             ("table", &[12, 20]),
             ("positions", &[9, 20]),
@@ -252,7 +252,7 @@ pub static TRIALS: &[Trial] = &[
         |a| {
             let (packing, xs) = a.token_rows()?;
             let (linear1, linear2) = (a.dense("linear1"), a.dense("linear2"));
-            let of = FeedForward { norm: a.norm(), linear1, linear2, gelu: Gelu::Exact };
+            let of = FeedForward { norm: a.norm(), linear1, linear2, gelu: Gelu::Tanh };
             ops::feed_forward(&xs, &packing, &of)
         },
     ),

@@ -65,9 +65,10 @@ pub use event::{
 pub use folder::{
     METRICS, PROVENANCE, RECIPE, create_given, create_stamped, is_run, is_written, lock, set_aside,
 };
+pub use gradwire_datasets::FileSum;
 pub use histogram::Histogram;
 pub use log::{RunLog, RunStatus};
-pub use provenance::{FileSum, Provenance};
+pub use provenance::Provenance;
 pub use run::Record;
 pub use summary::{Phases, RuleTraffic, Summary};
 

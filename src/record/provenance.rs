@@ -1,6 +1,7 @@
 //! What produced a run's figures.
 
 use crate::machine;
+use gradwire_datasets::FileSum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -41,17 +42,6 @@ pub struct Provenance {
     /// `optimizer` and `scheme` by their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub own: BTreeMap<String, String>,
-}
-
-/// A file: of the data set, or of a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileSum {
-    /// Its name.
-    pub name: String,
-    /// Its length in bytes.
-    pub bytes: u64,
-    /// Its SHA-256 in hexadecimal.
-    pub sha256: String,
 }
 
 /// A command, with the name of its program alone: the folder is a path of one machine.

@@ -16,6 +16,7 @@
 
 mod table;
 
+use indicatif::HumanCount;
 pub use table::{Column, Table};
 
 /// Seconds: `50 ms`, `2 s`, `5 min`, `3 h`, `2 d`.
@@ -112,15 +113,7 @@ pub fn count(value: f64) -> String {
 
 /// How many exactly, in groups of three digits: `272,474`.
 pub fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(count).to_string()
 }
 
 /// How many of a thing: `1 step`, `1,960 steps`.

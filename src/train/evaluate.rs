@@ -7,7 +7,7 @@ use crate::record::Provenance;
 use crate::train::memory;
 use crate::train::position::Phase;
 use crate::train::replica::Replica;
-use crate::train::session::{self, file_sums};
+use crate::train::session;
 use crate::train::worker::Worker;
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::{Batch, Data, Dataset, Shape, Shard};
@@ -74,8 +74,7 @@ impl<'a> Evaluation<'a> {
         if !begun.own.is_empty() {
             let own: Vec<_> = begun.own.values().map(String::as_str).collect();
             notes.push(format!("the run had parts that its program brought ({})", own.join(", ")));
-        } else if let Some(sum) = file_sums(&self.data).iter().find(|sum| !begun.data.contains(sum))
-        {
+        } else if let Some(sum) = self.data.files.iter().find(|sum| !begun.data.contains(sum)) {
             notes.push(format!("the data file {} is not one that the run read", sum.name));
         }
         Ok(notes)

@@ -10,7 +10,7 @@ use crate::train::position::LivePosition;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::Frame;
-use gradwire_exchange::{self as exchange, Collective, Mismatch, Payload};
+use gradwire_exchange::{self as exchange, Collective, Payload};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
 use std::ops::RangeInclusive;
@@ -255,7 +255,7 @@ impl InjectedFault {
     }
 }
 
-/// A collective whose messages can be damaged.
+/// A collective whose messages of gradients can be damaged: what else ranks say is of step 0, and no fault is.
 struct Wire {
     inner: Box<dyn Collective>,
     faults: Arc<Faults>,
@@ -278,28 +278,6 @@ impl Collective for Wire {
 
     fn shares_memory(&self) -> bool {
         self.inner.shares_memory()
-    }
-
-    // Only messages of gradients are damaged.
-
-    fn barrier(&mut self) -> exchange::Result<()> {
-        self.inner.barrier()
-    }
-
-    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> exchange::Result<()> {
-        self.inner.broadcast(root, bytes)
-    }
-
-    fn sum_f64(&mut self, values: &mut [f64]) -> exchange::Result<()> {
-        self.inner.sum_f64(values)
-    }
-
-    fn mean_f32(&mut self, values: &mut [f32]) -> exchange::Result<()> {
-        self.inner.mean_f32(values)
-    }
-
-    fn compare(&mut self, values: &[u64]) -> exchange::Result<Option<Mismatch>> {
-        self.inner.compare(values)
     }
 
     fn divides(&self) -> bool {

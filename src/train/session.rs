@@ -4,7 +4,7 @@ use crate::checkpoint::Progress;
 use crate::cluster::Job;
 use crate::disk::Disk;
 use crate::recipe::{Recipe, in_words, input};
-use crate::record::{FileSum, Provenance, RuleParameters};
+use crate::record::{Provenance, RuleParameters};
 use crate::train::faults::Faults;
 use crate::train::parts::{OwnParts, Parts};
 use crate::train::requests::Requests;
@@ -125,7 +125,7 @@ impl Session {
             kernels: self.kernels.to_string(),
             workers: self.recipe.workers,
             threads,
-            data: file_sums(&self.data),
+            data: self.data.files.clone(),
             own: self.own.names(),
             ..Provenance::here()
         }
@@ -154,14 +154,4 @@ pub fn held_out(recipe: &Recipe, data: Data) -> Result<Data> {
         Some(share) => Ok(data.hold_out(share, recipe.seed)?),
         None => Ok(data),
     }
-}
-
-/// The files that a data set was read from.
-pub fn file_sums(data: &Data) -> Vec<FileSum> {
-    let sum = |file: &gradwire_datasets::FileSum| FileSum {
-        name: file.name.clone(),
-        bytes: file.bytes,
-        sha256: file.sha256.clone(),
-    };
-    data.files.iter().map(sum).collect()
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use gradwire::checkpoint::Progress;
 use gradwire::recipe::{Change, Recipe, is_one_of};
 use gradwire::record::{FileSum, Provenance};
-use gradwire::train::session::{file_sums, load};
+use gradwire::train::session::load;
 use gradwire::train::steps::Steps;
 use gradwire_datasets as datasets;
 use std::collections::{BTreeMap, BTreeSet};
@@ -401,7 +401,7 @@ impl DataSizes {
             return Ok(size.clone());
         }
         let data = load(recipe, None)?;
-        let size = Size { samples: [data.train.len(), data.test.len()], data: file_sums(&data) };
+        let size = Size { samples: [data.train.len(), data.test.len()], data: data.files };
         self.known.push((which, size.clone()));
         Ok(size)
     }

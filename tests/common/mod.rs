@@ -138,19 +138,26 @@ pub fn only_run(folder: &Path) -> PathBuf {
     runs.pop().unwrap()
 }
 
-/// The run that is going on in `folder`, once it has taken its first steps.
-pub fn begun(folder: &Path) -> PathBuf {
+/// Waits for something from outside, and returns it; fails with these words when it does not come.
+#[track_caller]
+pub fn until<T>(missing: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        assert!(began.elapsed() < Duration::from_secs(60), "the run does not begin");
-        std::thread::sleep(Duration::from_millis(50));
-        let Ok(mut runs) = fs::read_dir(folder) else { continue };
-        let Some(Ok(run)) = runs.next() else { continue };
-        let lines = fs::read_to_string(run.path().join("metrics.jsonl")).unwrap_or_default();
-        if lines.matches("\"event\":\"step\"").count() > 3 {
-            return run.path();
+        if let Some(found) = found() {
+            return found;
         }
+        assert!(began.elapsed() < Duration::from_secs(120), "{missing}");
+        std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The run that is going on in `folder`, once it has taken its first steps.
+pub fn begun(folder: &Path) -> PathBuf {
+    until("the run does not begin", || {
+        let run = fs::read_dir(folder).ok()?.next()?.ok()?.path();
+        let lines = fs::read_to_string(run.join("metrics.jsonl")).ok()?;
+        (lines.matches("\"event\":\"step\"").count() > 3).then_some(run)
+    })
 }
 
 /// Sends a signal such as `-INT` to a process.

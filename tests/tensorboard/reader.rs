@@ -1,10 +1,10 @@
 //! Reads TensorBoard event files as its messages. `check.py` compares the files with what TensorBoard's own code reads,
 //! checksums among it.
 
-use protobuf::wire_format::WireType;
-use protobuf::{CodedInputStream, Message};
+use protobuf::Message;
 use std::path::Path;
 use tensorboard_proto::event::Event;
+use tensorboard_proto::plugin_hparams::HParamsPluginData;
 use tensorboard_proto::summary::Summary_Value;
 
 /// One record of an event file.
@@ -36,13 +36,10 @@ pub(crate) enum Value {
     },
     /// A text.
     Text(String),
-    /// A tensor for another plugin.
-    Plugin {
-        /// The plugin's name.
-        plugin: String,
-        /// What it is to know.
-        content: Vec<u8>,
-    },
+    /// What the HParams plugin is to know.
+    Hparams(HParamsPluginData),
+    /// A tensor for another plugin, of this name.
+    Plugin(String),
 }
 
 /// The records of the only event file in `folder`.
@@ -92,36 +89,7 @@ fn value(entry: &Summary_Value) -> Value {
     let data = entry.get_metadata().get_plugin_data();
     match (data.get_plugin_name(), entry.get_tensor().get_string_val()) {
         ("text", [text]) => Value::Text(String::from_utf8(text.clone()).unwrap()),
-        (plugin, _) => {
-            Value::Plugin { plugin: plugin.into(), content: data.get_content().to_vec() }
-        }
+        ("hparams", _) => Value::Hparams(Message::parse_from_bytes(data.get_content()).unwrap()),
+        (plugin, _) => Value::Plugin(plugin.into()),
     }
-}
-
-/// The content of a field of a message that no crate has a type for.
-#[derive(Debug)]
-pub(crate) enum Field {
-    /// Whole numbers, enumerations, truth values.
-    Varint(u64),
-    /// The bits of a double.
-    Fixed64(u64),
-    /// A string or a message.
-    Bytes(Vec<u8>),
-}
-
-/// The fields of a message, in the order they were written.
-pub(crate) fn fields(data: &[u8]) -> Vec<(u32, Field)> {
-    let mut stream = CodedInputStream::from_bytes(data);
-    let mut found = Vec::new();
-    while !stream.eof().unwrap() {
-        let (number, kind) = stream.read_tag_unpack().unwrap();
-        let field = match kind {
-            WireType::WireTypeVarint => Field::Varint(stream.read_raw_varint64().unwrap()),
-            WireType::WireTypeFixed64 => Field::Fixed64(stream.read_fixed64().unwrap()),
-            WireType::WireTypeLengthDelimited => Field::Bytes(stream.read_bytes().unwrap()),
-            other => panic!("{other:?}"),
-        };
-        found.push((number, field));
-    }
-    found
 }

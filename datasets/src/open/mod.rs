@@ -326,7 +326,7 @@ pub(crate) fn contents(path: &Path) -> Result<(Vec<u8>, FileSum)> {
     if contents.is_empty() {
         return Err(Error::unfit(path, "is empty (0 bytes)"));
     }
-    let sum = FileSum::own(path, &contents);
+    let sum = FileSum::new(path, &contents);
     Ok((contents, sum))
 }
 

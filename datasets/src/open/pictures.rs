@@ -162,7 +162,7 @@ impl Pictures {
         let labels = pictures.files.iter().map(|(_, label)| *label).collect();
         let name = pictures.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = if pictures.root == self.path { "pictures".into() } else { name };
-        let sum = FileSum { name, bytes, sha256: sha256(sums.as_bytes()), official: false };
+        let sum = FileSum { name, bytes, sha256: sha256(sums.as_bytes()) };
         let names = pictures.files.iter().map(|(path, _)| path.display().to_string());
         Ok((Part::new(values, labels).with_names(names), sum))
     }

@@ -273,7 +273,6 @@ mod tests {
         {
             let data = Config::from_name(name).unwrap().load(scratch.path()).unwrap();
             assert_eq!((data.train.len(), data.test.len()), (train, test));
-            assert!(data.files.iter().all(|file| !file.official));
             let share = separability(&data);
             assert!(share > 0.95, "{name}: {share}");
         }

@@ -206,6 +206,45 @@ impl Trial {
         exchange.layout().from_name_order(kept.f32s("residual", Self::LENGTH).unwrap())
     }
 
+    /// Checks after each of so many steps that what all ranks were given is what they took and what they still hold, but for
+    /// what fades, and for less than `rounding`; what each rank sent last, and what it holds of means.
+    pub fn loses_nothing(
+        &self,
+        ranks: usize,
+        steps: u64,
+        rounding: f64,
+    ) -> Vec<(Traffic, Vec<f32>)> {
+        let ran = self.over(ranks, |rank, mut exchange| {
+            let (mut due, mut lost) = (vec![0f64; Self::LENGTH], Vec::new());
+            let (mut last, decay) = (None, exchange.policy().decay());
+            for step in 1..=steps {
+                let given = Self::gradient(rank, step);
+                let mut mean = given.clone();
+                let traffic = exchange.allreduce(step, &mut mean).unwrap();
+                let both = due.iter_mut().zip(given.iter().zip(&mean));
+                both.for_each(|(due, (given, mean))| {
+                    *due = decay * *due + f64::from(*given) - f64::from(*mean);
+                });
+                // What is held of a mean belongs to all ranks.
+                let of_means = self.residual_of_means(rank, &exchange);
+                let held = exchange.residual().unwrap().iter().zip(&of_means);
+                let held =
+                    held.map(|(own, of_mean)| f64::from(*own) + ranks as f64 * f64::from(*of_mean));
+                lost.push(due.iter().zip(held).map(|(due, held)| due - held).collect::<Vec<_>>());
+                last = Some((traffic, of_means));
+            }
+            (lost, last.unwrap())
+        });
+        let (lost, last): (Vec<Vec<Vec<f64>>>, Vec<_>) = ran.into_iter().unzip();
+        for step in 0..steps as usize {
+            for i in 0..Self::LENGTH {
+                let lost: f64 = lost.iter().map(|rank| rank[step][i]).sum();
+                assert!(lost.abs() < rounding, "{self:?}, step {}, element {i}: {lost}", step + 1);
+            }
+        }
+        last
+    }
+
     /// What `work` returns on each of some threads.
     pub fn over<T: Send>(
         &self,
@@ -335,14 +374,53 @@ impl Collective for Echo {
 
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         self.sent.lock().unwrap().push(mine.clone());
-        let mut echo = Vec::new();
-        let mut reader = Reader::new(&mine);
-        while let Ok(frame) = Frame::read(&mut reader) {
-            let mut payload = frame.payload.to_vec();
-            self.spoil.iter().for_each(|spoil| spoil(&mut payload));
-            frame.header.from_rank(1).write(&payload, &mut echo);
-        }
-        reader.finish()?;
-        Ok(vec![Payload::from(mine), Payload::from(echo)])
+        let echo = echo(&mine, |payload| self.spoil.iter().for_each(|spoil| spoil(payload)))?;
+        Ok(vec![mine.into(), echo])
+    }
+}
+
+/// What rank 1 sends that has the same to say, but for what `change` makes of each frame's payload.
+pub fn echo(mine: &[u8], change: impl Fn(&mut Vec<u8>)) -> Result<Payload> {
+    let (mut echo, mut reader) = (Vec::new(), Reader::new(mine));
+    while let Ok(frame) = Frame::read(&mut reader) {
+        let mut payload = frame.payload.to_vec();
+        change(&mut payload);
+        frame.header.from_rank(1).write(&payload, &mut echo);
+    }
+    reader.finish()?;
+    Ok(echo.into())
+}
+
+/// An end of which `tamper` changes the messages: in each round its own on the way up, and then that of rank 0 on the way
+/// down. It is told the number of the round, and whether the message goes up.
+pub struct Tampered<F> {
+    pub end: Box<dyn Collective>,
+    pub shares: bool,
+    pub rounds: usize,
+    pub tamper: F,
+}
+
+impl<F: FnMut(usize, bool, &mut Vec<u8>) -> Result<()> + Send> Collective for Tampered<F> {
+    fn rank(&self) -> usize {
+        self.end.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.end.world_size()
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.shares
+    }
+
+    fn allgather(&mut self, mut mine: Vec<u8>) -> Result<Vec<Payload>> {
+        let round = self.rounds;
+        self.rounds += 1;
+        (self.tamper)(round, true, &mut mine)?;
+        let mut all = self.end.allgather(mine)?;
+        let mut first = all[0].to_vec();
+        (self.tamper)(round, false, &mut first)?;
+        all[0] = first.into();
+        Ok(all)
     }
 }

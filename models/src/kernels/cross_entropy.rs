@@ -96,12 +96,4 @@ mod tests {
         assert!(loss([1000.0, 999.0, 0.0]).is_finite());
         assert!(loss([0.0, f32::NAN, 0.0]).is_nan());
     }
-
-    #[test]
-    fn a_label_out_of_range_is_named() {
-        let logits = Tensor::zeros((2, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
-        let targets = Tensor::new(&[2u32, 3], &Device::Cpu).unwrap();
-        let error = cross_entropy(&logits, &targets, 0.0).unwrap_err().to_string();
-        assert!(error.contains("target 3 at position 1"), "{error}");
-    }
 }

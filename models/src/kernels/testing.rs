@@ -1,7 +1,6 @@
 //! What the tests of several kernels share.
 
 use candle_core::{Device, Tensor, Var};
-use proptest::prelude::*;
 
 use super::simd::Isa;
 use crate::packing::Packing;
@@ -35,21 +34,6 @@ pub(super) fn value_and_gradients(ys: &Tensor, factor: f64, vars: &[Var]) -> Vec
     let grads = loss.backward().unwrap();
     let gradients = vars.iter().map(|var| flat(grads.get(var).unwrap()));
     std::iter::once(flat(ys)).chain(gradients).collect()
-}
-
-/// Fails where two elements differ by more than `tolerance` times the largest of `theirs`, or times 1.
-pub(super) fn close(
-    isa: Isa,
-    ours: &[f32],
-    theirs: &[f32],
-    tolerance: f32,
-) -> Result<(), TestCaseError> {
-    prop_assert_eq!(ours.len(), theirs.len());
-    let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
-    for (a, b) in ours.iter().zip(theirs) {
-        prop_assert!((a - b).abs() <= tolerance * scale, "{isa}: {a} {b} of {scale}");
-    }
-    Ok(())
 }
 
 /// The elements of each variable in f64.

@@ -122,45 +122,10 @@ impl CustomOp<1> for TextMean {
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
-    use proptest::prelude::*;
 
     use super::*;
-    use crate::composed;
     use crate::kernels::handover::{Contribution, deliver};
     use crate::kernels::testing::{flat, packing, wave};
-
-    proptest! {
-        #[test]
-        fn rows_means_and_gradients_agree_with_the_composition(
-            // Padding in the middle and texts of nothing but padding among them.
-            (length, tokens) in (1usize..9, 1usize..5)
-                .prop_flat_map(|(length, batch)| (Just(length), prop::collection::vec(0u32..7, length * batch))),
-            dim in prop::sample::select(vec![1usize, 3, 17, 32]),
-        ) {
-            let packing = packing(tokens, length);
-            let (table, positions) = (wave(&[7, dim], 0.7), wave(&[9, dim], 0.3));
-            let of = |rows: Tensor, means: &dyn Fn(&Tensor) -> Tensor| {
-                let means = means(&rows);
-                let loss = means.sin().unwrap().sum_all().unwrap();
-                let grads = (loss + rows.cos().unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
-                let grads = [&table, &positions].map(|var| flat(grads.get(var).unwrap()));
-                (flat(&rows), flat(&means), grads)
-            };
-            let rows = composed::token_rows(&packing, &table, &positions).unwrap();
-            let theirs = of(rows, &|rows| composed::text_mean(rows, &packing).unwrap());
-            for isa in Isa::available() {
-                let rows = token_rows(isa, &packing, &table, &positions).unwrap();
-                let ours = of(rows, &|rows| text_mean(isa, rows, &packing).unwrap());
-                let pairs = [(&ours.0, &theirs.0), (&ours.1, &theirs.1), (&ours.2[0], &theirs.2[0]), (&ours.2[1], &theirs.2[1])];
-                for (ours, theirs) in pairs {
-                    prop_assert_eq!(ours.len(), theirs.len());
-                    for (a, b) in ours.iter().zip(theirs) {
-                        prop_assert!((a - b).abs() <= 1e-5, "{isa}: {a} {b}");
-                    }
-                }
-            }
-        }
-    }
 
     #[test]
     fn the_table_s_gradient_is_handed_over_as_the_rows_of_the_tokens() {
@@ -181,14 +146,6 @@ mod tests {
         let mut sum = [0.0; 6];
         of(&positions).add_to(&mut sum);
         assert_eq!(sum, [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]);
-    }
-
-    #[test]
-    fn a_token_outside_the_table_is_named_by_its_place() {
-        let packing = packing(vec![1, 0, 2, 4, 0, 9], 3);
-        let error = token_rows(Isa::best(), &packing, &wave(&[5, 2], 0.7), &wave(&[3, 2], 0.3));
-        let error = error.unwrap_err().to_string();
-        assert!(error.contains("token 9 at position 2 of text 1"), "{error}");
     }
 
     #[test]

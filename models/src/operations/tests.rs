@@ -103,17 +103,28 @@ fn one_argument_of_another_size_is_refused() {
     }
 }
 
-/// Sums of many spans and blocks.
+/// More pixels, rows and words of a text than one job, group or block takes, and heads of more values than a vector: each
+/// operation with some of its sizes changed.
 #[test]
-fn batch_norms_of_many_pixels_are_those_composed() {
-    for trial in TRIALS.iter().filter(|trial| trial.operation == "batch_norm") {
-        // Of so many values some lie at ReLU's kink, where rounding decides.
-        if trial.variant.contains("ReLU") {
-            continue;
+fn many_pixels_rows_and_words_are_computed_as_composed() {
+    let larger: [(&str, &[(usize, usize)]); 5] = [
+        ("batch_norm", &[(4, 900)]),
+        ("layer_norm", &[(7, 300)]),
+        ("self_attention", &[(9, 140)]),
+        ("self_attention", &[(20, 36), (60, 108)]),
+        ("feed_forward", &[(9, 140)]),
+    ];
+    for (operation, sizes) in larger {
+        let size: Resize =
+            &|_, _, size| sizes.iter().find(|(from, _)| *from == size).map_or(size, |(_, to)| *to);
+        for trial in TRIALS.iter().filter(|trial| trial.operation == operation) {
+            // Of so many values some lie at ReLU's kink, where rounding decides.
+            if trial.variant.contains("ReLU") {
+                continue;
+            }
+            let right = composed(trial, size).unwrap();
+            on_every_path(|path, run| same(trial, &run(trial, size).unwrap(), &right, path));
         }
-        let size: Resize = &|_, _, size| if size == 4 { 900 } else { size };
-        let right = composed(trial, size).unwrap();
-        on_every_path(|path, run| same(trial, &run(trial, size).unwrap(), &right, path));
     }
 }
 

@@ -6,19 +6,18 @@
 //! only for a value that is not the usual one. What says nothing about the result (places, checkpoints,
 //! timeouts) has none. No description of an experiment is written: of all that lie under a log directory
 //! TensorBoard takes one, and hides the runs and columns that it does not name.
-//!
-//! The messages are those of TensorBoard's `plugins/hparams/plugin_data.proto`, for
-//! which `tensorboard-proto` has no types; field numbers stand beside their names.
 
-use super::proto::Message;
-use super::values::{nothing, plugin_value, scalars};
+use super::values::{encoded, nothing, plugin_value, scalars};
 use crate::recipe::{Recipe, flat, is_one_of};
 use crate::record::event::{Event, Finished, Kind};
 use crate::record::folder;
 use crate::record::summary::Summary;
 use anyhow::{Context, Result};
+use protobuf::well_known_types;
 use std::collections::BTreeMap;
 use std::path::Path;
+use tensorboard_proto::api::Status;
+use tensorboard_proto::plugin_hparams::HParamsPluginData;
 use tensorboard_proto::summary::Summary_Value;
 use toml::{Table, Value};
 
@@ -108,17 +107,16 @@ fn settings(recipe: Table) -> Settings {
     told.map(|(key, value)| (key.strip_suffix(".kind").unwrap_or(&key).into(), value)).collect()
 }
 
-/// Says that a run begins, at a time in seconds since the Unix epoch:
-/// `HParamsPluginData { session_start_info = 3 }`, `SessionStartInfo { hparams = 1, group_name = 4,
-/// start_time_secs = 5 }`; an entry of the map is `{ key = 1, value = 2 }`. The group is what the
-/// dashboard calls a trial, in a narrow column: its name begins with what tells runs apart.
+/// Says that a run begins, at a time in seconds since the Unix epoch. The group is what the dashboard
+/// calls a trial, in a narrow column: its name begins with what tells runs apart.
 pub(super) fn start(trial: &Trial, time: f64) -> Summary_Value {
-    let entry = |(key, value): (&String, &Value)| {
-        Message::default().text(1, key).message(2, &in_message(value))
-    };
-    let info = Message::default().messages(1, trial.settings.iter().map(entry));
-    let info = info.text(4, &trial.name).number(5, time);
-    plugin_value(START, PLUGIN, Message::default().message(3, &info).into_bytes(), nothing())
+    let settings = trial.settings.iter();
+    let mut data = HParamsPluginData::new();
+    let info = data.mut_session_start_info();
+    info.hparams = settings.map(|(key, value)| (key.clone(), in_message(value))).collect();
+    info.group_name = trial.name.clone();
+    info.start_time_secs = time;
+    plugin_value(START, PLUGIN, encoded(&data), nothing())
 }
 
 /// What the dashboard calls the run in `folder`: its name, or else scheme and seed, then its folder, and
@@ -148,22 +146,22 @@ pub(super) fn results(summary: &Summary) -> Vec<Summary_Value> {
     scalars(figures).collect()
 }
 
-/// That a run has ended: `HParamsPluginData { session_end_info = 4 }`, `SessionEndInfo { status = 1,
-/// end_time_secs = 2 }`, `Status { STATUS_UNKNOWN = 0, STATUS_SUCCESS = 1, STATUS_FAILURE = 2 }`.
-/// Nothing for events that are no end.
+/// That a run has ended. Nothing for events that are no end.
 pub(super) fn end(event: &Event, last_step: Option<u64>) -> Vec<Summary_Value> {
     let status = match &event.kind {
         Kind::Finished(Finished { summary, .. }) => match last_step {
-            Some(last) if summary.step >= last => 1,
+            Some(last) if summary.step >= last => Status::STATUS_SUCCESS,
             // It was stopped on request.
-            _ => 0,
+            _ => Status::STATUS_UNKNOWN,
         },
-        Kind::Failed(_) => 2,
+        Kind::Failed(_) => Status::STATUS_FAILURE,
         _ => return Vec::new(),
     };
-    let info = Message::default().choice(1, status).number(2, event.time);
-    let data = Message::default().message(4, &info);
-    vec![plugin_value(END, PLUGIN, data.into_bytes(), nothing())]
+    let mut data = HParamsPluginData::new();
+    let info = data.mut_session_end_info();
+    info.status = status;
+    info.end_time_secs = event.time;
+    vec![plugin_value(END, PLUGIN, encoded(&data), nothing())]
 }
 
 /// A setting in words.
@@ -175,14 +173,15 @@ fn in_words(value: &Value) -> String {
     }
 }
 
-/// A setting as the dashboard has them: `google.protobuf.Value { number_value = 2, string_value = 3,
-/// bool_value = 4 }`.
-fn in_message(value: &Value) -> Message {
+/// A setting as the dashboard has them.
+fn in_message(value: &Value) -> well_known_types::Value {
+    let mut setting = well_known_types::Value::new();
     match value {
-        Value::Integer(number) => Message::default().number(2, *number as f64),
+        Value::Integer(number) => setting.set_number_value(*number as f64),
         // JSON, in which the dashboard gets them, has no other numbers.
-        Value::Float(number) if number.is_finite() => Message::default().number(2, *number),
-        Value::Boolean(flag) => Message::default().flag(4, *flag),
-        other => Message::default().text(3, &in_words(other)),
+        Value::Float(number) if number.is_finite() => setting.set_number_value(*number),
+        Value::Boolean(flag) => setting.set_bool_value(*flag),
+        other => setting.set_string_value(in_words(other)),
     }
+    setting
 }

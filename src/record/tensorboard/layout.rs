@@ -1,8 +1,8 @@
 //! The charts of TensorBoard's Custom Scalars dashboard: what one wants to see of a compressed
 //! training run, side by side.
 
-use super::proto::Message;
-use super::values::{plugin_value, string};
+use super::values::{encoded, plugin_value, string};
+use tensorboard_proto::layout::{Category, Chart, Layout};
 use tensorboard_proto::summary::Summary_Value;
 
 /// The plugin, and the tag under which it looks.
@@ -34,23 +34,18 @@ Time
   samples per second | speed/samples_per_second$
 ";
 
-/// The layout, to be written once into a run: `Layout { category = 2 }`, `Category { title = 1,
-/// chart = 2 }`, `Chart { title = 1, multiline = 2 }`, `MultilineChartContent { tag = 1 }` of
-/// TensorBoard's `plugins/custom_scalar/layout.proto`. TensorBoard shows the equal layouts of many
-/// runs as one.
+/// The layout, to be written once into a run. TensorBoard shows the equal layouts of many runs as one.
 pub(super) fn layout() -> Summary_Value {
-    let mut layout: Vec<Message> = Vec::new();
+    let mut layout = Layout::new();
     for line in CATEGORIES.lines() {
-        match (line.trim_start().split_once(" | "), layout.last_mut()) {
+        match (line.trim_start().split_once(" | "), layout.category.last_mut()) {
             (Some((title, tags)), Some(category)) => {
-                let lines = Message::default();
-                let lines = tags.split(' ').fold(lines, |lines, tag| lines.text(1, tag));
-                let chart = Message::default().text(1, title).message(2, &lines);
-                *category = std::mem::take(category).message(2, &chart);
+                let mut chart = Chart { title: title.into(), ..Chart::default() };
+                chart.mut_multiline().tag = tags.split(' ').map(String::from).collect();
+                category.chart.push(chart);
             }
-            _ => layout.push(Message::default().text(1, line)),
+            _ => layout.category.push(Category { title: line.into(), ..Category::default() }),
         }
     }
-    let layout = Message::default().messages(2, layout);
-    plugin_value(TAG, PLUGIN, Vec::new(), string(&[], layout.into_bytes()))
+    plugin_value(TAG, PLUGIN, Vec::new(), string(&[], encoded(&layout)))
 }

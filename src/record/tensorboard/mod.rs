@@ -12,7 +12,6 @@ mod curves;
 mod file;
 mod hparams;
 mod layout;
-mod proto;
 mod values;
 
 pub(super) use file::TensorBoard;

@@ -1,7 +1,7 @@
 //! Single values of a summary.
 
 use crate::record::histogram::Histogram;
-use protobuf::RepeatedField;
+use protobuf::{Message, RepeatedField};
 use tensorboard_proto::summary::{
     Summary, Summary_Value, SummaryMetadata, SummaryMetadata_PluginData,
 };
@@ -58,6 +58,11 @@ pub(super) fn plugin_value(
     value.set_metadata(metadata);
     value.set_tensor(tensor);
     value
+}
+
+/// A message in the encoding of protocol buffers.
+pub(super) fn encoded(message: &impl Message) -> Vec<u8> {
+    message.write_to_bytes().expect("invariant: no field of TensorBoard's messages is required")
 }
 
 /// A tensor of this shape, which holds one string.

@@ -182,47 +182,6 @@ fn the_state_of_another_optimizer_is_refused() {
     assert!(checkpoint.vectors("", of(&plain).names(), params.len()).unwrap().is_empty());
 }
 
-/// Some steps of SGD with decay at a falling rate: with a momentum of 0.9 in the rule, or in the
-/// gradients that it is given.
-fn decayed(corrected: bool, weight_decay: f64) -> Vec<f32> {
-    let params = Params::new(&fasttext());
-    let momentum = if corrected { 0.0 } else { 0.9 };
-    let config = Config::Sgd(Sgd {
-        momentum,
-        weight_decay,
-        decay_norms_and_biases: false,
-        ..Sgd::default()
-    });
-    let correction = if corrected { 0.9 } else { 0.0 };
-    let mut optimizer = Optimizer::new(config.definition(), correction, &params, TABLE).unwrap();
-    let mut velocity = vec![0.0f32; params.len()];
-    for step in 1..=60u32 {
-        let gradient = |i: u32| ((i * step) as f32 * 0.3).sin() * 0.1;
-        let mut flat: Vec<f32> = (0..params.len() as u32).map(gradient).collect();
-        if corrected {
-            velocity.iter_mut().zip(&flat).for_each(|(v, g)| *v = 0.9 * *v + g);
-            flat.copy_from_slice(&velocity);
-        }
-        let rate = 0.1 / f64::from(step).sqrt();
-        optimizer.step(&params, &mut flat, &everywhere(&params), rate, None).unwrap();
-    }
-    optimizer.catch_up(&params, None).unwrap();
-    params.iter().flat_map(elements).collect()
-}
-
-/// Lin et al. 2018, section 3.1: when everything is sent, momentum correction is momentum. The decay is
-/// so strong that its own momentum shows: without, it would move weights by a tenth as much.
-#[test]
-fn with_everything_sent_correction_is_momentum_and_decay() {
-    let (momentum, corrected) = (decayed(false, 0.05), decayed(true, 0.05));
-    let undecayed = decayed(false, 0.0);
-    let furthest =
-        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
-    let largest = momentum.iter().map(|weight| weight.abs()).fold(0.0f32, f32::max);
-    assert!(furthest(&momentum, &corrected) < 1e-5 * largest, "{largest}");
-    assert!(furthest(&momentum, &undecayed) > 0.1 * largest);
-}
-
 /// What happens on a GPU, with the twins of its kernels: the same bits as on the host, after a state that was taken up too.
 #[test]
 fn where_weights_lie_the_update_is_that_of_the_host() {

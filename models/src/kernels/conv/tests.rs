@@ -74,16 +74,6 @@ fn values<E: Element>(xs: &[f32]) -> Values<E> {
     values.into()
 }
 
-/// What `$run`, a function of the elements that the kernels `$native` take, and then of these operands, returns.
-macro_rules! of_elements {
-    ($run:ident, $native:expr, $($operand:expr),*) => {
-        match $native.isa.bf16() {
-            None => $run::<f32>($native, $($operand),*),
-            Some(_) => $run::<Rounded>($native, $($operand),*),
-        }
-    };
-}
-
 /// The three results of `native`.
 fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
     match native.isa.bf16() {
@@ -267,7 +257,10 @@ fn values_computed_when_they_are_read_give_the_same_bits() {
         let sizes = Sizes { width: size + 1, ..square(batch, size, 17, 16, stride) };
         let [xs, w, dy] = operands(&sizes, 1);
         for native in natives() {
-            of_elements!(check_elsewhere, native, &sizes, &xs, &w, &dy);
+            match native.isa.bf16() {
+                None => check_elsewhere::<f32>(native, &sizes, &xs, &w, &dy),
+                Some(_) => check_elsewhere::<Rounded>(native, &sizes, &xs, &w, &dy),
+            }
         }
     }
 }
@@ -327,59 +320,4 @@ fn rounding_errors_are_those_documented() {
             }
         }
     }
-}
-
-/// Of the shapes in `docs/design/kernels.md` the milliseconds of the three passes, and GFLOP/s, in f32, in bf16, and in bf16
-/// without minimal filtering.
-#[test]
-#[ignore = "a measurement"]
-fn times_of_shapes() {
-    let images = std::env::var("IMAGES").map_or(64, |images| images.parse().unwrap());
-    for (size, inputs, outputs, stride) in [
-        (32, 16, 16, 1),
-        (16, 32, 32, 1),
-        (8, 64, 64, 1),
-        (32, 16, 32, 2),
-        (31, 24, 64, 1),
-        (15, 64, 256, 1),
-        (7, 256, 256, 1),
-        (32, 64, 64, 1),
-        (16, 128, 128, 1),
-        (8, 256, 256, 1),
-        (4, 512, 512, 1),
-        (32, 64, 128, 2),
-    ] {
-        let sizes = square(images, size, inputs, outputs, stride);
-        print!("{size:2} {inputs:3} {outputs:3} {stride}");
-        let f32 = Native { isa: Isa::best(), precise: false };
-        let bf16 = Isa::with_bf16().take(1);
-        let bf16 = bf16.flat_map(|isa| [false, true].map(|precise| Native { isa, precise }));
-        for native in std::iter::once(f32).chain(bf16) {
-            let best = of_elements!(best_times, native, &sizes);
-            let peak = |t: f64| 2.0 * sizes.products() as f64 / t / 1e9;
-            print!(" |{}", best.map(|t| format!(" {:7.3} ms {:4.0}", 1e3 * t, peak(t))).concat());
-        }
-        println!();
-    }
-}
-
-/// Seconds of the three passes, each the best of seven.
-fn best_times<E: Element>(native: Native, sizes: &Sizes) -> [f64; 3] {
-    let [xs, w, dy] = operands(sizes, 1);
-    let (xs, dy) = (values::<E>(&xs), values::<E>(&dy));
-    let (mut ys, mut dx) = (vec![E::default(); dy.len()], vec![E::default(); xs.len()]);
-    let (mut dw, mut best) = (vec![0.0; w.len()], [f64::MAX; 3]);
-    for _ in 0..7 {
-        let start = std::time::Instant::now();
-        forward(native, sizes, &xs, &w, &mut ys);
-        let one = start.elapsed().as_secs_f64();
-        input_gradient(native, sizes, &w, &dy, Target::Write(&mut dx));
-        let two = start.elapsed().as_secs_f64();
-        weight_gradient(native, sizes, &xs, &dy, &mut dw);
-        let three = start.elapsed().as_secs_f64();
-        for (best, time) in best.iter_mut().zip([one, two - one, three - two]) {
-            *best = best.min(time);
-        }
-    }
-    best
 }
