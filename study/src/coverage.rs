@@ -183,6 +183,6 @@ mod tests {
             let row = "| *contradicted at this scale*: twice \\| as fast |";
             assert_eq!(text.contains(row), name == "sidco", "{text}");
         }
-        assert_eq!((margins.len(), losses), (3, 8));
+        assert_eq!((margins.len(), losses), (3, 11));
     }
 }
