@@ -5,7 +5,7 @@ usage: python3 docs/results/sensitivity.py [PROGRAM]     (PROGRAM is target/rele
 
 It prints: runs whose build nobody can make again, and the rows with a verdict that have one; rows that 100 Mbit/s alone, and
 all links without infinite bandwidth, would decide; rows of one look that the first of three would leave open; and rows on steps and times to a loss that another smoothing
-of the curves would answer otherwise. The last it computes anew, by code of its own, from results.json, but for the best of
+of the curves would answer otherwise, or answer at all. The last it computes anew, by code of its own, from results.json, but for the best of
 several tasks. An answer is a verdict, or that the verdict depends on the link.
 """
 import json
@@ -160,11 +160,13 @@ def smooth(losses, most):
     return found
 
 
-def reached(measured, link, point):
-    """Steps, or seconds on a link, up to a point of the curve."""
+def reached(measured, link, point, replayed):
+    """Steps, or seconds on a link, up to a point of the curve; at infinite bandwidth as it was replayed there, if both were."""
     step = measured["losses"][point]["step"]
     if link is None:
         return step
+    if link == INFINITE and replayed:
+        return measured["free"]["at_losses"][point]
     if link == INFINITE:
         fastest = max(measured["links"], key=lambda one: one["bandwidth"])
         return step * (fastest["step_seconds"] - fastest["exposed_seconds"])
@@ -186,14 +188,15 @@ def smoothed(name, claim, most):
             points = [next(i for i, loss in enumerate(curve) if loss <= goal) for curve in curves]
             if 0 in points:
                 return "not testable"
-            ours, theirs = (reached(one, link, point) for one, point in zip(both, points))
+            replayed = all("free" in one for one in both)
+            ours, theirs = (reached(one, link, point, replayed) for one, point in zip(both, points))
             logarithms.append(math.log(ours / theirs))
         said.add(decide(logarithms, results.get("looks") or 1))
     return said.pop() if len(said) == 1 else "depends" if said >= {"holds", "fails"} else "open"
 
 
 def smoothing():
-    kept, changed = [], []
+    kept, changed, opened = [], [], []
     for name in NAMES:
         for claim in CLAIMS[name]:
             asked = claim["measure"] in ("seconds-to-loss", "steps-to-loss") and "best_of" not in claim
@@ -203,11 +206,14 @@ def smoothing():
             bound = claim.get("at_most", claim.get("at_least"))
             assert bound == (0 if claim["compare"] == "saving" else 1), claim
             said = [smoothed(name, claim, most) for most in WIDTHS]
-            if said[WIDTHS.index(3)] in ("holds", "fails", "depends"):
+            answers = [one in ("holds", "fails", "depends") for one in said]
+            if any(answers):
                 words = " ".join(f"{most}:{one}" for most, one in zip(WIDTHS, said))
-                (kept if len(set(said)) == 1 else changed).append(f"{words}: {name}: {claim['claim']}")
+                place = changed if answers[WIDTHS.index(3)] else opened
+                (kept if len(set(said)) == 1 else place).append(f"{words}: {name}: {claim['claim']}")
     tell(f"rows on steps or times to a loss with an answer, which is the same with {WIDTHS} points on either side", kept)
     tell("and those where it is not", changed)
+    tell("rows without an answer that have one with another number of points", opened)
 
 
 told = rows([ROOT / f"docs/results/{name}-standard" for name in NAMES])

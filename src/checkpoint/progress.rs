@@ -11,7 +11,7 @@ pub struct Progress {
     pub epoch: u64,
     /// Samples of it that have been used, over all ranks.
     pub position: u64,
-    /// What was planned when the run began; nothing where none has begun.
+    /// What the run goes by to its end; nothing where none has begun.
     #[serde(default)]
     pub planned: Option<Planned>,
 }

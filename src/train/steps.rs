@@ -111,7 +111,7 @@ impl Steps {
         let all = (all as i64 + ahead).max(0) as u64;
         let max = recipe.train.max_steps;
         let warmup = recipe.schedule.warmup() * steps_per_epoch as f64;
-        // What has been warmed up stays so, and the rest takes as many samples as it would have.
+        // A warm-up that is over ended where it did; one that goes on ends after as many samples as planned.
         let warm = from.planned.filter(|_| (first_scheduled - 1) as f64 >= warmup);
         let warm_after = warm.map_or(warmup + ahead as f64, |planned| planned.warmup);
         let mut steps = Self {

@@ -440,7 +440,7 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             aggregate: aggregated * median(reported),
             up: speaks * mean(|leg| leg.wire_bytes),
             local,
-            down: returned * speaks * mean(|leg| leg.downlink_bytes),
+            down: returned * mean(|leg| leg.downlink_bytes),
         }
     };
     (0..count).map(leg).collect()

@@ -218,6 +218,15 @@ fn what_shards_send_back_shrinks_with_the_ranks() {
         let found = step_seconds(&recipe, &Compute::default(), &ours, &link).unwrap();
         assert!((found - seconds).abs() < 1e-6, "{workers} workers: {found} {seconds}");
     }
+
+    // Of a group the first alone sends, and all have what comes back: of four groups a fourth of the mean, of eight an eighth.
+    let mut silent = traffic.clone();
+    silent.legs[0].wire_bytes = 0;
+    let pattern = Pattern::TwoLevel { group: 2, between: Operation::Messages };
+    for (more, back) in [(1.0, 40_000.0), (2.0, 20_000.0)] {
+        let legs = measured_legs(&[traffic.clone(), silent.clone()], pattern, more);
+        assert_eq!((legs[0].up, legs[0].down, legs[0].decode), (160_000.0, back, 0.0));
+    }
 }
 
 #[test]
