@@ -39,7 +39,7 @@ pub(crate) fn recipe(bytes: &[u8]) {
 pub(crate) fn inject(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(faults) = Faults::parse(text) {
-        let _ = faults.check(4, 1..=100, |step| step % 5 == 0);
+        let _ = faults.check(4, 1..=100, |step| step % 5 == 0, |step| step % 5 == 0);
     }
 }
 

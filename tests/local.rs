@@ -252,7 +252,11 @@ fn what_local_steps_do_not_go_with_is_refused() {
         ),
         (
             "policy.clip_norm=1 local.steps=8 local.after=20",
-            "write train.clip_norm = 1, which clips every rank's own gradient, or local.after = 0",
+            "then how far ranks have come; write local.after = 0",
+        ),
+        (
+            "scheme=dense policy.clip_norm=1 local.steps=8 local.after=20",
+            "write local.after = 0, or train.clip_norm = 1, which clips gradients throughout",
         ),
         (
             "scheme=topk policy.momentum_correction=0 policy.feedback={efsgdm=0.1} local.steps=8 local.after=20",

@@ -78,7 +78,7 @@ impl TrainBench {
         };
         let spinner =
             Spinner::unmeasured(&format!("taking {steps} steps of {}", recipe.model.name()));
-        let measured = training::measure(&recipe, threads, steps);
+        let measured = training::measure(&recipe, threads, steps, None);
         drop(spinner);
         Ok(show(&measured?, json)?)
     }

@@ -26,7 +26,7 @@ pub(super) struct GridArgs {
     /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
     /// undecided. What is decided stays decided, and the three looks together err no more than one
     #[arg(long, conflicts_with = "seeds")]
-    until_decided: bool,
+    pub(super) until_decided: bool,
     /// Only these arms, or tasks, or these arms on these tasks, by name; or task/arm
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,

@@ -110,6 +110,13 @@ impl<'a> Making<'a> {
         let all = tuning.selections(selection).map(|(name, selection)| {
             let folder = self.asked.folder().join("tuning").join(name);
             let grid = self.plan_of(&self.choosing, &selection, &folder)?;
+            if let Some([one, other]) = grid.twins() {
+                bail!(
+                    "--tune {path}: arms {one} and {other} differ in nothing else; leave one of them out, or choose \
+                     another setting",
+                    path = tuning.path()
+                );
+            }
             Ok((folder, grid))
         });
         all.collect()
@@ -248,6 +255,14 @@ pub(super) fn show_plan(job: &Job<'_>) -> Result<()> {
         }
     }
     println!("all together about {}", duration(seconds.iter().sum()));
+    let others: Vec<String> = job.other_processors()?.into_iter().collect();
+    if !left.is_empty() && !others.is_empty() {
+        println!(
+            "note: other runs were made on another processor ({}), and no time of theirs is compared with one of here; \
+             another --out makes all here",
+            others.join("; ")
+        );
+    }
     Ok(())
 }
 

@@ -10,7 +10,6 @@ use clap::Args;
 use gradwire::recipe::Recipe;
 use gradwire_study::question::Question;
 use gradwire_study::sweep::{Over, Sweep as Grid};
-use gradwire_study::tuning::Tuning;
 use std::process::ExitCode;
 
 /// Seeds that a sweep is made with, unless it is said.
@@ -73,13 +72,10 @@ impl Sweep {
             links: words_of_links(&self.links)?,
             seeds: self.running.seeds.unwrap_or(SEEDS),
         };
-        if let Some(tune) = &self.running.tune {
-            let path = Tuning::parse(tune)?.path().to_string();
-            ensure!(
-                !sweep.over.iter().any(|over| over.path() == path),
-                "--tune {path}: the arms differ in it; leave out one of --tune and --over"
-            );
-        }
+        ensure!(
+            !self.running.until_decided || !sweep.questions.is_empty(),
+            "--until-decided: nothing is asked that could be undecided; add --ask, or --seeds N for more seeds"
+        );
         let asked = AskedExperiment::of_sweep(typed, &sweep, None)?;
         let mut notes: Vec<String> = Vec::new();
         for over in sweep.over.iter().filter(|_| !self.running.is_silent()) {

@@ -99,7 +99,7 @@ impl Train {
                 }
                 let steps = 1..=recipe.train.max_steps.unwrap_or(u64::MAX);
                 // Which steps are to come, and which send something, is known with the data.
-                faults.check(recipe.workers, steps, |_| true)?;
+                faults.check(recipe.workers, steps, |_| true, |_| true)?;
                 job.workers(&recipe)?;
                 Ok(recipe)
             });

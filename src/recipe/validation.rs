@@ -282,10 +282,16 @@ impl Recipe {
         })?;
         let clip = policy.clip_norm.unwrap_or(0.0);
         refuse(clip > 0.0 && self.is_local() && self.exchanges_gradients(), || {
+            let feeds_back = policy.schemes(scheme).any(|scheme| scheme.feedback());
             format!(
                 "policy.clip_norm = {clip} would clip gradients up to step local.after = {}, and then how far ranks have \
-                 come; write train.clip_norm = {clip}, which clips every rank's own gradient, or local.after = 0",
-                self.local.after
+                 come; write local.after = 0{}",
+                self.local.after,
+                match feeds_back {
+                    true => String::new(),
+                    false =>
+                        format!(", or train.clip_norm = {clip}, which clips gradients throughout"),
+                }
             )
         })?;
         let around = !matches!(

@@ -98,6 +98,9 @@ pub struct Started {
     /// only after it has been continued with another.
     #[serde(default)]
     pub steps_ahead: i64,
+    /// Bytes that all ranks have sent before that step.
+    #[serde(default)]
+    pub wire_bytes_total: u64,
     /// The rules of the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleParameters>,

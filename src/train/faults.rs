@@ -137,7 +137,8 @@ impl Faults {
         settings.end()
     }
 
-    /// Refuses faults that cannot happen in these `steps` of a run of so many workers, some of which `sends` messages.
+    /// Refuses faults that cannot happen in these `steps` of a run of so many workers, some of which `sends` messages, and
+    /// after some of which all ranks have the same weights.
     ///
     /// # Errors
     /// The fault, and what the run has.
@@ -146,6 +147,7 @@ impl Faults {
         workers: usize,
         steps: RangeInclusive<u64>,
         sends: impl Fn(u64) -> bool,
+        is_whole: impl Fn(u64) -> bool,
     ) -> Result<()> {
         for fault in &self.faults {
             let InjectedFault { kind, worker, step, .. } = fault;
@@ -167,6 +169,10 @@ impl Faults {
             ensure!(
                 *kind != FaultKind::Corrupt || sends(*step),
                 "injected fault `{name}`: in step {step}, within a round of local steps, no message is sent"
+            );
+            ensure!(
+                *kind != FaultKind::Flip || is_whole(*step),
+                "injected fault `{name}`: after step {step}, within a round of local steps, weights differ anyway"
             );
         }
         Ok(())
@@ -395,7 +401,7 @@ mod tests {
             ]
         );
         assert_eq!(faults.disk(), Some(disk::Fault::full(Some(Operation::Write), 3)));
-        faults.check(4, 1..=80, |_| true).unwrap();
+        faults.check(4, 1..=80, |_| true, |_| true).unwrap();
         assert!(Faults::parse(" ; ").unwrap().faults.is_empty());
         let any = Faults::parse("disk-full:any=7").unwrap();
         assert_eq!(any.disk(), Some(disk::Fault::full(None, 7)));
@@ -428,7 +434,8 @@ mod tests {
     #[test]
     fn what_cannot_happen_is_refused() {
         let check = |text, workers, last| {
-            Faults::parse(text).unwrap().check(workers, 4..=last, |step| step % 5 == 0)
+            let fifth = |step| step % 5 == 0;
+            Faults::parse(text).unwrap().check(workers, 4..=last, fifth, fifth)
         };
         let error = |text, workers, steps| check(text, workers, steps).unwrap_err().to_string();
         assert!(error("nan:worker=4,step=4", 4, 9).contains("no worker 4 of 4"));
@@ -436,7 +443,8 @@ mod tests {
         assert!(error("kill:step=3", 4, 9).contains("none of those to come, 4 to 9"));
         assert!(error("corrupt:worker=0,step=4", 1, 9).contains("sends no messages"));
         assert!(error("corrupt:worker=0,step=6", 2, 9).contains("in step 6, within a round"));
-        check("corrupt:worker=0,step=5; nan:worker=1,step=6", 2, 9).unwrap();
+        assert!(error("flip:worker=0,step=6", 2, 9).contains("weights differ anyway"));
+        check("corrupt:worker=0,step=5; nan:worker=1,step=6; flip:worker=1,step=5", 2, 9).unwrap();
     }
 
     #[test]

@@ -86,7 +86,8 @@ pub fn train_observed(
     };
     let steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
     let to_come = steps.first_step()..=steps.last_step;
-    session.faults.check(session.recipe.workers, to_come, |step| steps.sends(step))?;
+    let (sends, is_whole) = (|step| steps.sends(step), |step| steps.is_whole(step));
+    session.faults.check(session.recipe.workers, to_come, sends, is_whole)?;
     job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();
@@ -135,11 +136,18 @@ fn attempt(
     let warning = |message: &String| {
         Event::from(Warning { step: Some(steps.first_step()), message: message.clone() })
     };
-    let announced = [started(&shared, &folder.display().to_string(), threads, parameters, rules)]
-        .into_iter()
-        .chain(events)
-        .chain(cautions.iter().chain(notes).map(warning))
-        .try_for_each(|event| receivers.record(&event));
+    let announced = [started(
+        &shared,
+        &folder.display().to_string(),
+        threads,
+        parameters,
+        sums.wire_bytes_total,
+        rules,
+    )]
+    .into_iter()
+    .chain(events)
+    .chain(cautions.iter().chain(notes).map(warning))
+    .try_for_each(|event| receivers.record(&event));
     let mut collector =
         Collector::new(&shared.recipe, steps, sums, shared.data.test.bytes_per_token());
     let trained = announced.and_then(|()| {
@@ -276,6 +284,7 @@ fn started(
     folder: &str,
     threads: usize,
     parameters: u64,
+    wire_bytes_total: u64,
     rules: Vec<RuleParameters>,
 ) -> Event {
     let Session { recipe, data, steps, own, .. } = session;
@@ -305,6 +314,7 @@ fn started(
         steps: steps.last_step,
         first_step: steps.first_step(),
         steps_ahead: steps.ahead,
+        wire_bytes_total,
         rules,
     })
 }

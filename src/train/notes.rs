@@ -1,7 +1,7 @@
 //! Warnings before the first step: what a recipe asks for and the data or the machine do not give.
 
 use crate::recipe::Recipe;
-use crate::recipe::local::Local;
+use crate::recipe::local::{Local, Outer};
 use crate::text::three_digits;
 use crate::train::memory;
 use crate::train::parts::Parts;
@@ -76,9 +76,16 @@ fn uncompressed(recipe: &Recipe, steps: u64) -> Option<String> {
     ))
 }
 
-/// About settings of local steps in a run that has none.
+/// About settings of local steps that change nothing in this run.
 fn no_round(recipe: &Recipe, steps: u64) -> Option<String> {
     let local = recipe.local;
+    let mixes = recipe.outer.filter(|outer| outer.delay == 0 && outer.mix != Outer::default().mix);
+    if let Some(outer) = mixes {
+        return Some(format!(
+            "outer.mix = {} changes nothing, because outer.delay = 0 waits for the mean; write outer.delay = 1 or more",
+            outer.mix
+        ));
+    }
     if recipe.is_local() {
         return (local.after >= steps).then(|| {
             format!(

@@ -45,7 +45,7 @@ fn rate(planned: &PlannedRun) -> Result<f64> {
     let mut recipe = planned.recipe.clone();
     recipe.policy.warmup_steps = Some(0);
     let threads = recipe.threads_per_worker(cores());
-    Ok(training::measure(&recipe, threads, STEPS)?.samples_per_s)
+    Ok(training::measure(&recipe, threads, STEPS, Some(planned.sample))?.samples_per_s)
 }
 
 /// What a run costs, in training samples: its evaluations too.

@@ -9,7 +9,7 @@ use gradwire::recipe::{Change, Recipe, is_one_of};
 use gradwire::record::{FileSum, Provenance};
 use gradwire::train::session::load;
 use gradwire::train::steps::Steps;
-use gradwire_datasets as datasets;
+use gradwire_datasets::{self as datasets, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -76,6 +76,22 @@ impl Grid {
         self.runs.iter().filter(|planned| planned.wanted)
     }
 
+    /// Two arms of a task that were asked for, and whose recipes differ in nothing but their names.
+    pub fn twins(&self) -> Option<[&str; 2]> {
+        let mut seen: Vec<(&PlannedRun, Recipe)> = Vec::new();
+        for run in self.wanted() {
+            let unnamed = Recipe { name: String::new(), ..run.recipe.clone() };
+            let is_twin = |(other, recipe): &&(&PlannedRun, Recipe)| {
+                run.task == other.task && run.arm != other.arm && *recipe == unnamed
+            };
+            if let Some((other, _)) = seen.iter().find(is_twin) {
+                return Some([&other.arm, &run.arm]);
+            }
+            seen.push((run, unnamed));
+        }
+        None
+    }
+
     /// What is planned in the place of a run, if the grid has one for it.
     pub(super) fn planned(&self, run: &RunResult) -> Option<&PlannedRun> {
         self.runs.iter().find(|planned| planned.is_of_run(run))
@@ -99,6 +115,8 @@ pub struct PlannedRun {
     pub steps: u64,
     /// Samples in the training and in the test set.
     pub samples: [usize; 2],
+    /// The shape of a sample, and how many classes there are.
+    pub sample: (Shape, usize),
     /// The files of its data set.
     pub data: Vec<FileSum>,
     /// The keys, or tables of keys, that were set for all runs of the grid.
@@ -316,7 +334,7 @@ impl Planner<'_> {
         let table = self.layers(task, arm, seed)?;
         // The number of steps does not depend on what stands in its place.
         let draft = self.recipe(&table, 1)?;
-        let Size { samples, data } = size(&draft)?;
+        let Size { samples, sample, data } = size(&draft)?;
         let steps = Steps::new(&draft, samples[0], Progress::START)?.last_step;
         let mut recipe = self.recipe(&table, i64::try_from(steps)?)?;
         // A short run has histograms too.
@@ -326,7 +344,7 @@ impl Planner<'_> {
         let folder = Path::new(&task).join(&arm).join(format!("seed-{seed}"));
         let sets = self.selection.sets.iter().filter_map(|set| set.split_once('='));
         let set = sets.map(|(path, _)| path.trim().to_string()).collect();
-        Ok(PlannedRun { task, arm, wanted, folder, recipe, steps, samples, data, set })
+        Ok(PlannedRun { task, arm, wanted, folder, recipe, steps, samples, sample, data, set })
     }
 
     /// The recipe of a run, before the number of its steps is known.
@@ -391,6 +409,8 @@ struct DataSizes {
 struct Size {
     /// Training and test samples.
     samples: [usize; 2],
+    /// The shape of a sample, and how many classes there are.
+    sample: (Shape, usize),
     data: Vec<FileSum>,
 }
 
@@ -401,7 +421,11 @@ impl DataSizes {
             return Ok(size.clone());
         }
         let data = load(recipe, None)?;
-        let size = Size { samples: [data.train.len(), data.test.len()], data: data.files };
+        let size = Size {
+            samples: [data.train.len(), data.test.len()],
+            sample: (data.train.shape(), data.train.classes().len()),
+            data: data.files,
+        };
         self.known.push((which, size.clone()));
         Ok(size)
     }
@@ -412,8 +436,13 @@ mod tests {
     use super::*;
     use crate::experiment::tests::TINY;
 
+    fn cifar10() -> Size {
+        let shape = Shape::Image { height: 32, width: 32, channels: 3 };
+        Size { samples: [50_000, 10_000], sample: (shape, 10), data: Vec::new() }
+    }
+
     fn plan(experiment: &Experiment, scale: &str, selection: &Selection) -> Result<Grid> {
-        let size = Size { samples: [50_000, 10_000], data: Vec::new() };
+        let size = cifar10();
         let out = Path::new("out");
         Grid::plan_with(experiment, &scale.into(), selection, out, &mut |_| Ok(size.clone()))
     }
@@ -440,7 +469,7 @@ mod tests {
         let out = tempfile::tempdir().unwrap();
         let plan = |names: &[&str]| {
             let mut size = |recipe: &Recipe| match recipe.dataset.name() {
-                "cifar10" => Ok(Size { samples: [50_000, 10_000], data: Vec::new() }),
+                "cifar10" => Ok(cifar10()),
                 name => bail!("{name} is partial"),
             };
             Grid::plan_with(&experiment, &"standard".into(), &only(names), out.path(), &mut size)

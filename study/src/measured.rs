@@ -76,7 +76,7 @@ pub struct Measured {
     /// Of each gauge, mean and sample deviation over all recorded steps.
     pub gauge_means: BTreeMap<String, SampleMoments>,
     /// Seconds per step of one rank on its own processor clock, medians over steps of the mean
-    /// over ranks.
+    /// over ranks; in rounds of local steps means over steps.
     pub work: Work,
     /// Bytes that one step sent back to all ranks together, on average, where anything was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -387,16 +387,11 @@ impl Notes {
         }
     }
 
-    /// A process begins. From here on what all ranks send is shared by as many as it has; steps since
-    /// the last recorded one, which the former ranks took, sent what that one sent.
+    /// A process begins. What all ranks have sent until then is shared by the former ranks, and the rest by as many as
+    /// it has.
     fn go_on(&mut self, started: &Started) {
-        let (mut one, mut all) = (0.0, 0.0);
-        if let Some((last, sent)) = self.steps.last().zip(self.sent.last()) {
-            let unrecorded = started.first_step.saturating_sub(last.step.saturating_add(1)) as f64;
-            one = sent + unrecorded * last.wire_bytes;
-            all = last.wire_bytes_total as f64
-                + unrecorded * last.wire_bytes * self.before.workers as f64;
-        }
+        let one = self.before.sent(started.wire_bytes_total);
+        let all = started.wire_bytes_total as f64;
         self.before = Before { one, all, workers: started.workers };
     }
 }
@@ -476,8 +471,8 @@ fn work(rows: &[&Row], in_rounds: bool) -> Work {
 mod tests {
     use super::*;
 
-    fn started(workers: usize, first_step: u64) -> Event {
-        Event::from(Started { workers, first_step, steps: 40, ..Started::default() })
+    fn started(workers: usize, wire_bytes_total: u64) -> Event {
+        Event::from(Started { workers, wire_bytes_total, steps: 40, ..Started::default() })
     }
 
     fn step(step: u64, wire_bytes: f64, wire_bytes_total: u64) -> Event {
@@ -495,9 +490,9 @@ mod tests {
             ..Default::default()
         });
         for event in [
-            started(8, 1),
+            started(8, 0),
             step(10, 100.0, 8_000),
-            started(2, 16),
+            started(2, 12_000),
             step(20, 100.0, 12_000 + 1_000),
             step(30, 100.0, 12_000 + 3_000),
             epoch,

@@ -32,6 +32,7 @@ impl Pace {
 mod tests {
     use super::*;
     use gradwire::recipe::Source;
+    use gradwire_datasets::Shape;
 
     #[test]
     fn what_is_left_is_told_by_runs_of_the_same_task() {
@@ -43,6 +44,7 @@ mod tests {
             steps,
             wanted: true,
             samples: [1, 1],
+            sample: (Shape::Sequence { vocabulary: 2, length: 1 }, 2),
             data: Vec::new(),
             set: Vec::new(),
         };

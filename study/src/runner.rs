@@ -23,6 +23,7 @@ use anyhow::{Context, Result};
 use gradwire::checkpoint;
 use gradwire::cluster::Job as Processes;
 use gradwire::disk::Disk;
+use gradwire::machine;
 use gradwire::recipe::Recipe;
 use gradwire::record::{self, Mode, RunLog};
 use gradwire::train::launch::{Start, train};
@@ -30,6 +31,7 @@ use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
 use gradwire_exchange::network::Link;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -173,6 +175,26 @@ impl Job<'_> {
             }
         }
         Ok(left)
+    }
+
+    /// The processors of other machines on which runs that were asked for have been made.
+    ///
+    /// # Errors
+    /// As of [`left`](Self::left).
+    pub fn other_processors(&self) -> Result<BTreeSet<String>> {
+        let links = self.named_links()?;
+        let earlier = EarlierResults::read(&self.disk, &self.folder)?;
+        let mut others = BTreeSet::new();
+        for planned in self.grid.wanted() {
+            if self.folder_state(planned)?.has_ended() {
+                others
+                    .insert(runs::provenance(&self.disk, &self.folder.join(&planned.folder))?.cpu);
+            } else if let Some(run) = earlier.run(planned, &links)? {
+                others.extend(run.measured.map(|measured| measured.provenance.cpu));
+            }
+        }
+        others.remove(&machine::processor());
+        Ok(others)
     }
 
     /// The links, each with its word.

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 use toml::{Table, Value};
 
-/// Folders below the one that is looked through: runs of superseded experiments lie deepest.
-const DEEPEST: usize = 6;
+/// Folders below the one that is looked through: superseded runs by which arms chose a setting lie deepest.
+const DEEPEST: usize = 7;
 
 /// A run at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize)]

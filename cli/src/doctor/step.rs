@@ -74,7 +74,7 @@ fn recipe(device: Device) -> Result<Recipe> {
 
 /// The weights that every rank begins with, in name order.
 fn weights_before(recipe: &Recipe) -> Result<Vec<f32>> {
-    let data = random(recipe, recipe.workers * recipe.local_batch());
+    let data = random(recipe, recipe.workers * recipe.local_batch(), None);
     let replica = Replica::new(recipe, &*data.train, 0)?;
     let mut weights = Vec::new();
     for param in replica.params.iter() {
@@ -85,7 +85,7 @@ fn weights_before(recipe: &Recipe) -> Result<Vec<f32>> {
 
 /// Takes the step, on the CPU with these kernels or the calling thread's.
 fn take(recipe: &Recipe, threads: usize, kernels: Option<Kernels>) -> Result<Taken> {
-    let data = random(recipe, recipe.workers * recipe.local_batch());
+    let data = random(recipe, recipe.workers * recipe.local_batch(), None);
     let mut session = Session::new(recipe.clone(), data)?;
     session.kernels = kernels.unwrap_or(session.kernels);
     let (mut steps, mut weights) = (Vec::new(), None);

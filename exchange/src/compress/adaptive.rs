@@ -174,10 +174,11 @@ impl<F: LevelFit> Adaptive<F> {
         if !(0.0..f64::INFINITY).contains(&weight) {
             return Err(Fault::Field { field: "statistic's weight", found: weight.to_bits() });
         }
-        for sum in &mut self.sums {
+        for (number, sum) in self.sums.iter_mut().enumerate() {
             let term = f32::from_bits(reader.u32()?);
             // A share of the weight, up to the rounding of f32.
-            if !(-1.001..=1.001).contains(&term) {
+            let least = if number < self.fit.weights() { 0.0 } else { -1.001 };
+            if !(least..=1.001).contains(&term) {
                 return Err(Fault::Field { field: "statistic", found: term.to_bits().into() });
             }
             *sum += weight * f64::from(term);

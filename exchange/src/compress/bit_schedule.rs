@@ -23,7 +23,7 @@ impl Course {
     /// The k whose weighted error Σ α^(N−1−n) ‖g_n‖²/s_n² is `error`, whatever the norms are: every
     /// term of it is 1/(α k²).
     pub(crate) fn k_for_error(self, error: f64) -> f64 {
-        (self.horizon as f64 / (self.alpha * error)).sqrt()
+        (self.horizon as f64 / (self.alpha * error)).sqrt().min(f64::MAX)
     }
 }
 

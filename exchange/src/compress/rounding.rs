@@ -126,6 +126,9 @@ impl Rounder {
                 return Err(Fault::Field { field: "level", found: level.to_bits().into() });
             }
         }
+        if !levels[..self.levels()].is_sorted() {
+            return Err(Fault::Field { field: "levels", found: 0 });
+        }
         let scales = reader.take(4 * length.div_ceil(self.block))?;
         let packed = reader.take(codes::bytes(length, self.bits))?;
         let packed = codes::expect(packed, length, self.bits)?;

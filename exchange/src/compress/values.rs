@@ -151,6 +151,7 @@ impl Values {
         match self {
             Values::Plain(format) => {
                 let bytes = reader.take(count * format.bytes())?;
+                format.check(bytes)?;
                 Ok(Arriving::Plain(format, bytes.chunks_exact(format.bytes())))
             }
             Values::Coded(Coding::TwoBits) => TwoBits::take(reader, count).map(Arriving::TwoBits),
@@ -191,7 +192,7 @@ pub(crate) struct Sender {
     quantiser: Quantiser,
     kept: Vec<f32>,
     codes: Vec<u8>,
-    /// The positions whose values the last message sends, if they are quantised.
+    /// The positions whose values the last message sends, if they are rounded.
     sent: Vec<u32>,
 }
 
@@ -199,7 +200,8 @@ impl Sender {
     /// Of messages of at most `most` values; within error feedback what is quantised is `fitted`.
     pub(crate) fn new(values: Values, fitted: bool, most: usize, seat: &Seat) -> Self {
         let (room, blocks) = match values {
-            Values::Plain(_) => (0, 0),
+            Values::Plain(Format::F32) => (0, 0),
+            Values::Plain(_) => (most, 0),
             Values::Coded(Coding::TwoBits) => (two_bits::BLOCK, 0),
             Values::Quantised(Quantised::Qsgd(QsgdValues { block, .. })) => {
                 (most, most.div_ceil(stretch(block, most)))
@@ -224,20 +226,41 @@ impl Sender {
         step: u64,
         out: &mut Vec<u8>,
     ) {
+        let start = out.len();
         self.put(values, step, out);
-        let Values::Quantised(Quantised::Qsgd(qsgd)) = self.values else { return };
-        let levels = levels_of(qsgd.levels);
-        let decoded = positions.iter().zip(&self.codes).filter(|(_, code)| **code & levels != 0);
-        self.sent.clear();
-        self.sent.extend(decoded.map(|(position, _)| *position));
+        let Self { values, codes, sent, .. } = self;
+        let decoded = positions.iter().copied();
+        sent.clear();
+        match *values {
+            Values::Plain(Format::F32) | Values::Coded(_) => {}
+            Values::Plain(format) => {
+                let values = out[start..].chunks_exact(format.bytes());
+                let arrives = |value: &[u8]| format.value(value) != 0.0;
+                sent.extend(
+                    decoded
+                        .zip(values)
+                        .filter(|(_, value)| arrives(value))
+                        .map(|(position, _)| position),
+                );
+            }
+            Values::Quantised(Quantised::Qsgd(qsgd)) => {
+                let levels = levels_of(qsgd.levels);
+                sent.extend(
+                    decoded
+                        .zip(codes)
+                        .filter(|(_, code)| **code & levels != 0)
+                        .map(|(position, _)| position),
+                );
+            }
+        }
     }
 
     /// Given the `positions` of the last message, those whose values it really sends: a value that
-    /// was rounded to level 0 stays whole in the residual.
+    /// was rounded to 0 stays whole in the residual.
     pub(crate) fn sent<'a>(&'a self, positions: &'a [u32]) -> &'a [u32] {
         match self.values {
-            Values::Plain(_) | Values::Coded(_) => positions,
-            Values::Quantised(_) => &self.sent,
+            Values::Plain(Format::F32) | Values::Coded(_) => positions,
+            Values::Plain(_) | Values::Quantised(_) => &self.sent,
         }
     }
 

@@ -141,7 +141,12 @@ impl Mixture {
             sums
         };
         let whole: f64 = self.edges.windows(2).map(|pair| moments(pair)[0]).sum();
-        if whole > 0.0 {
+        if whole == 0.0 {
+            // So narrow that no point of the rule comes near it.
+            let bin =
+                self.edges.partition_point(|edge| *edge <= mean).clamp(1, self.bins.len()) - 1;
+            (0..3).for_each(|i| self.bins[bin][i] += weight * mean.powi(i as i32));
+        } else {
             for (bin, pair) in self.bins.iter_mut().zip(self.edges.windows(2)) {
                 let sums = moments(pair);
                 (0..3).for_each(|i| bin[i] += weight / whole * sums[i]);

@@ -78,8 +78,8 @@ pub enum Preset {
     /// Huffman coded clusters, and bf16 tables as large as fits: the whole message takes at most
     /// `bits` for each element that the policy does not send as it is. Every cluster has at least
     /// one cell: where the clusters' codes leave no room for that (at 1 bit, or if all clusters
-    /// are equally frequent), the message is that much larger. A model that does not fit is not
-    /// sent, and each rank then uses its own.
+    /// are equally frequent), the message is that much larger. Centres that do not fit are not
+    /// sent: rank 0 then uses its own, and the others the last that came, or their own before there are any.
     #[default]
     Lean,
     /// Clusters in `bits` each, and f32 tables of bits·n/32 cells on top: about 2·bits in all.
@@ -90,7 +90,8 @@ settings! {
     /// The settings of `casq`.
     pub struct Config {
         /// log₂ of the number of clusters, those of both signs together, 1 to 4; with `lean` also the size of the
-        /// whole message in bits for each element, at most. Default 2.
+        /// whole message in bits for each element, at most. With 1 the clusters are the signs, and nothing is fitted.
+        /// Default 2.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4)))]
         pub bits: u32 = 2,
         /// What the message is like. Default `lean`.
@@ -105,7 +106,7 @@ settings! {
         /// Lloyd iterations over all centres, the tail's included, after the fit; 0 leaves them as the
         /// authors do. Default 20.
         pub polish: u32 = 20,
-        /// Elements that the fit looks at, drawn with replacement. Default 100000.
+        /// Elements that the fit looks at, drawn with replacement; all of a bucket that has no more. Default 100000.
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub sample: usize = 100_000,
         /// Steps between two fits. Default 10.
@@ -259,7 +260,11 @@ impl Casq {
 
     /// Finds the centres to use at `step`; returns whether they are to be sent along.
     fn choose(&mut self, gradient: &[f32], step: u64) -> bool {
-        let sends = self.seat.rank == 0 && self.is_due(step);
+        if self.config.bits == 1 {
+            return false; // The two clusters are the signs, wherever centres lie.
+        }
+        let leads = self.seat.rank == 0 || self.seat.of_means;
+        let sends = leads && self.is_due(step);
         if sends || self.shared.is_none() {
             let stream = Stream::shared(&self.seat, step);
             if self.sample.centres(gradient, &self.config, stream, &mut self.centres) {
@@ -332,6 +337,7 @@ impl Compressor for Casq {
         let means = tables.cells() * format.bytes();
         let fault = Fault::Truncated { needed: means, left: rest.len() };
         let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
+        format.check(means)?;
         let means = TableMeans::new(&tables, means, format, weight);
         let range = start..start + sum.len();
         let add = |first: usize, ids: &[u8]| -> Read<()> {

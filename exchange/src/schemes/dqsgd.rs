@@ -123,7 +123,7 @@ pub enum Rounding {
 settings! {
     /// The settings of `dqsgd`.
     pub struct Config {
-        /// What the bucket is scaled by. Default `linf`.
+        /// What each parameter is scaled by. Default `linf`.
         pub norm: Norm = Norm::Linf,
         /// α, above 0 and at most 1: the convex schedule; 1 gives the non-convex one. Default
         /// 0.999^(6000/`horizon`), which is the authors' 0.999 for their 6000 steps.
@@ -135,7 +135,7 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub horizon: Option<u64> = None,
-        /// Steps between two decisions. Default a sixtieth of `horizon`, which is the authors' 100 of 6000.
+        /// Steps between two decisions; with as many as `horizon` all have `max_bits`. Default a sixtieth of `horizon`, which is the authors' 100 of 6000.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub gap: Option<u64> = None,

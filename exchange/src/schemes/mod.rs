@@ -179,6 +179,7 @@ mod tests {
             ("demo", &["chunk = 0", "chunk = 129", "k = 0", "decay = 0", "decay = nan"]),
             ("dqsgd", &["alpha = 0", "alpha = nan", "alpha = 1.001"]),
             ("dqsgd", &["gap = 0", "horizon = 0", "window = 0"]),
+            ("sidco", &["bounce = true\nstages = 2"]),
             ("dqsgd", &["min_bits = 1", "min_bits = 5\nmax_bits = 4", "max_bits = 9"]),
             ("dqsgd", &["target.bits = 1", "target.k = 0", "target.error = inf"]),
             ("aggregation-aware", &["rule.p = 1.1\nrule.by = 'prev-union'"]),

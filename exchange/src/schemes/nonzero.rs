@@ -121,7 +121,7 @@ impl Compressor for Nonzero {
     fn decode_add(&self, wire: &[u8], start: usize, weight: f32, sum: &mut [f32]) -> Result<()> {
         let range = start..start + sum.len();
         let size = self.values.bytes();
-        read(wire, self.length, size, |first, block| {
+        read(wire, self.length, self.values, |first, block| {
             let end = first + block.len() / size;
             let (from, to) = (first.max(range.start), end.min(range.end));
             if from < to {
@@ -160,7 +160,7 @@ impl SparseBlocks for Nonzero {
     }
 
     fn each_block(&self, wire: &[u8], visit: &mut dyn FnMut(usize)) -> Result<()> {
-        read(wire, self.length, self.values.bytes(), |start, _| visit(start / BLOCK))
+        read(wire, self.length, self.values, |start, _| visit(start / BLOCK))
     }
 }
 
@@ -168,7 +168,7 @@ impl SparseBlocks for Nonzero {
 fn read(
     wire: &[u8],
     length: usize,
-    size: usize,
+    format: Format,
     mut visit: impl FnMut(usize, &[u8]),
 ) -> Result<()> {
     let mut reader = Reader::new(wire);
@@ -176,11 +176,12 @@ fn read(
     if elements > length {
         Err(Fault::Count { count: elements as u64, length })?;
     }
-    let mut values = reader.take(size * elements)?;
+    let mut values = reader.take(format.bytes() * elements)?;
+    format.check(values)?;
     let mut short = None;
     indices::take(&mut reader, elements.div_ceil(BLOCK), length.div_ceil(BLOCK), |number| {
         let start = number * BLOCK;
-        let needed = size * BLOCK.min(length - start);
+        let needed = format.bytes() * BLOCK.min(length - start);
         match values.split_at_checked(needed) {
             Some((block, rest)) => {
                 values = rest;

@@ -40,8 +40,11 @@
 //!
 //! # Feedback
 //! Without `lambda` the rounding is unbiased and feedback is refused: it would feed back variance.
-//! With `lambda` feedback is possible, and is what small λ need to converge. No λ makes a
-//! contraction of it for every gradient: where no level is 0, zeros do not stay zeros.
+//! With `lambda` feedback is possible, and is what small λ need to converge. The expected error is
+//! at most λ times that of rounding to the nearest of its best levels, which is 0.50, 0.18 and 0.05 of
+//! the squared norm for 2, 4 and 8 levels and Laplace distributed elements: a contraction for such
+//! gradients up to λ = 2^bits, beyond which feedback is refused. No λ makes a contraction of it for
+//! every gradient: where no level is 0, zeros do not stay zeros.
 
 use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics};
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
@@ -75,7 +78,7 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1.0)))]
         pub lambda: Option<f64> = None,
-        /// Whether what is not sent is added to the next gradient: only with `lambda`. Default false.
+        /// Whether what is not sent is added to the next gradient: only with a `lambda` of at most 2^bits. Default false.
         pub feedback: bool = false,
     }
 }
@@ -100,7 +103,10 @@ impl Scheme for Config {
             paper: "He et al. 2019 (reconstruction from the abstract)",
             law: if self.lambda.is_none() { Law::Unbiased } else { Law::Biased },
             soundness: match self.lambda {
-                Some(_) => Soundness::Sound,
+                Some(lambda) if lambda <= f64::from(1 << self.bits.min(30)) => Soundness::Sound,
+                Some(_) => Soundness::Unsound(
+                    "with `lambda` above 2^bits it is nearly unbiased and its variance would be fed back",
+                ),
                 None => Soundness::Unsound(
                     "without `lambda` it is unbiased and its variance would be fed back",
                 ),

@@ -41,6 +41,7 @@ pub use stages::{StageRule, Stages};
 
 use crate::compress::exceedances::{self, Exceedances, keep_above, rounded_down};
 use crate::compress::ratio::Ratio;
+use crate::compress::scheme::require;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{Built, Law, Properties, Seat, Soundness};
@@ -86,6 +87,9 @@ impl Scheme for Config {
     fn validate(&self) -> Result<()> {
         self.ratio.validate(self.about().name)?;
         self.values.validate(self.about().name)?;
+        let adapts = self.stages == Stages::By(StageRule::Adaptive);
+        let wanted = "only an adaptive number of stages can change; write stages = \"adaptive\", or leave this out";
+        require(adapts || !self.bounce, self.about().name, "bounce", true, wanted)?;
         self.stages.validate(self.about().name)
     }
 

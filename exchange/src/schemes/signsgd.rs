@@ -59,22 +59,27 @@ settings! {
         pub ties: Ties = Ties::Zero,
         /// How an element that is zero votes: one bit has no zero. Default `sign-bit`.
         pub zeros: Zeros = Zeros::SignBit,
-        /// Error feedback, which does harm around plain signs; `ef-signsgd` is the scheme that goes
-        /// with it. Default false.
+        /// Error feedback, which does harm around signs of magnitude 1 and around a vote. With the others
+        /// it makes `ef-signsgd` of this. Default false.
         pub feedback: bool = false,
     }
 }
 
 impl Scheme for Config {
     fn properties(&self) -> Properties {
+        // What `ef-signsgd` sends: the gradient's projection on its signs, whatever those of zeros are.
+        let is_projection = self.magnitude == Magnitude::Mean && self.vote == Vote::Mean;
         Properties {
             name: "signsgd",
             line: "the signs, one bit per element, all of one magnitude",
             paper: "Bernstein et al. 2018",
-            law: Law::Biased,
-            soundness: Soundness::Unsound(
-                "plain signs are no contraction, so that the residual grows",
-            ),
+            law: if is_projection { Law::Contraction } else { Law::Biased },
+            soundness: match is_projection {
+                true => Soundness::Sound,
+                false => Soundness::Unsound(
+                    "signs of magnitude 1, or of a vote, are no contraction, so that the residual grows",
+                ),
+            },
             feedback: self.feedback,
         }
     }

@@ -263,6 +263,23 @@ impl Format {
         }
     }
 
+    /// Refuses values that are not finite: no gradient that is sent has any.
+    pub(crate) fn check(self, bytes: &[u8]) -> Read<()> {
+        // All bits of the exponent are set in what is not finite. A sum of such values has no early end, so that the
+        // loops are of vectors.
+        let count = match self {
+            Format::F32 => {
+                count(bytes, |word| u32::from_le_bytes(word) & 0x7f80_0000 == 0x7f80_0000)
+            }
+            Format::F16 => count(bytes, |word| u16::from_le_bytes(word) & 0x7c00 == 0x7c00),
+            Format::Bf16 => count(bytes, |word| u16::from_le_bytes(word) & 0x7f80 == 0x7f80),
+        };
+        match count {
+            0 => Ok(()),
+            found => Err(Fault::Field { field: "values that are not finite", found }),
+        }
+    }
+
     /// The value as it will arrive.
     pub(crate) fn rounded(self, value: f32) -> f32 {
         match self {
@@ -285,6 +302,11 @@ impl Format {
             }
         }
     }
+}
+
+/// How many of the words of `bytes` are `such`.
+fn count<const N: usize>(bytes: &[u8], such: impl Fn([u8; N]) -> bool) -> u64 {
+    bytes.as_chunks().0.iter().map(|word| u64::from(such(*word))).sum()
 }
 
 fn saturated_f16(value: f32) -> f16 {

@@ -1,6 +1,7 @@
 //! Events as TensorBoard's curves, histograms and texts.
 
 use super::values::{histogram, scalar, scalars, text};
+use crate::record::RuleTraffic;
 use crate::record::event::{Checkpoint, Epoch, Event, Kind, Step};
 use tensorboard_proto::summary::Summary_Value;
 
@@ -34,6 +35,10 @@ fn step_values(step: &Step) -> Vec<Summary_Value> {
             scalar("exchange/bits_per_parameter", step.bits_per_parameter),
             scalar("exchange/compression_ratio", step.compression_ratio),
         ]);
+        let of_rule = |rule: &RuleTraffic| {
+            scalar(&format!("rule_bits/{}", rule.pattern), rule.bits_per_parameter)
+        };
+        values.extend(step.rules.iter().map(of_rule));
     }
     let speed = (step.seconds > 0.0).then(|| step.samples as f64 / step.seconds);
     values.extend(scalars([
@@ -49,10 +54,6 @@ fn step_values(step: &Step) -> Vec<Summary_Value> {
     values.extend(phases.map(|(name, seconds)| scalar(&format!("phase/{name}"), seconds)));
     let gauges = step.gauges.iter();
     values.extend(gauges.map(|(name, value)| scalar(&format!("scheme/{name}"), *value)));
-    let rules = step.rules.iter();
-    values.extend(
-        rules.map(|rule| scalar(&format!("rule_bits/{}", rule.pattern), rule.bits_per_parameter)),
-    );
     values
 }
 

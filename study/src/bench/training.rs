@@ -70,11 +70,16 @@ pub struct TrainingSpeed {
 }
 
 /// Takes `steps` steps of `recipe`'s model with `threads` threads per worker, the data set being
-/// random samples.
+/// [`random`] samples.
 ///
 /// # Errors
 /// When a worker fails, or when there are no steps to count.
-pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSpeed> {
+pub fn measure(
+    recipe: &Recipe,
+    threads: usize,
+    steps: u64,
+    like: Option<(Shape, usize)>,
+) -> Result<TrainingSpeed> {
     if steps == 0 {
         bail!("0 steps leave nothing to measure");
     }
@@ -89,7 +94,7 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     recipe.record.every = u64::MAX;
     let global = recipe.workers * recipe.local_batch();
     let samples = global * (WARM + steps) as usize;
-    let data = random(&recipe, samples);
+    let data = random(&recipe, samples, like);
     let mut taken: BTreeMap<u64, Vec<RankStep>> = BTreeMap::new();
     let session = Session::new(recipe.clone(), data)?;
     run_workers(&Job::alone(), &Arc::new(session), threads, None, |report| {
@@ -148,14 +153,14 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     })
 }
 
-/// As many random samples as the model reads.
-pub fn random(recipe: &Recipe, samples: usize) -> Data {
-    // CIFAR-10's images, AG News' texts, the characters of Shakespeare.
-    let (shape, classes) = match recipe.model.input_kind() {
+/// As many random samples as the model reads: of a shape and so many classes, or of those of CIFAR-10's images, AG News'
+/// texts, the characters of Shakespeare.
+pub fn random(recipe: &Recipe, samples: usize, like: Option<(Shape, usize)>) -> Data {
+    let (shape, classes) = like.unwrap_or(match recipe.model.input_kind() {
         InputKind::Image => (Shape::Image { height: 32, width: 32, channels: 3 }, 10),
         InputKind::Text => (Shape::Text { vocabulary: 30_000, length: 64 }, 4),
         InputKind::Sequence => (Shape::Sequence { vocabulary: 65, length: 64 }, 65),
-    };
+    });
     let classes: Vec<_> = (0..classes).map(|c| format!("class {c}")).collect();
     let set = |samples| Arc::new(Random::new(shape, classes.clone(), samples));
     Data {
@@ -274,7 +279,7 @@ mod tests {
             ("train.batch", Value::Integer(2)),
         ];
         let recipe = Source { recipe: None, flags, sets: Vec::new() }.load().unwrap();
-        let measured = measure(&recipe, 1, 2).unwrap();
+        let measured = measure(&recipe, 1, 2, None).unwrap();
         assert_eq!((measured.steps, measured.parameters), (2, 269_722));
         let sum: f64 = measured.phases_ms.values().sum();
         assert!(sum > 0.0 && sum < 2.0 * measured.step_ms, "{measured:?}");

@@ -40,6 +40,9 @@ const MIN_GROUPS: usize = 4;
 /// Steps of the virtual clock, over which jitter averages out.
 const CLOCKED: u64 = 50;
 
+/// The longest round whose steps are all clocked.
+const LONGEST: u64 = 1000;
+
 /// The median of seconds; 0 where nothing was timed.
 fn median(seconds: impl Iterator<Item = f64>) -> f64 {
     statistics::median(seconds).unwrap_or(0.0)
@@ -488,13 +491,23 @@ pub fn step_seconds(
     let alone = StepWork { before, backward, after, ..StepWork::default() };
     let alone = vec![alone; recipe.workers];
     let works: Vec<StepWork> = (0..recipe.workers).map(work).collect();
-    let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
-    let steps = CLOCKED.next_multiple_of(measured.every);
-    let exchanges = |step| step * fragments / measured.every;
-    for step in 1..=steps {
-        clock.step(step, if exchanges(step) > exchanges(step - 1) { &works } else { &alone });
-    }
-    Ok(clock.now() / steps as f64)
+    // Of a longer round the steps that are left out send nothing.
+    let every = measured.every.min(LONGEST.max(fragments));
+    let clocked = |steps: u64, sends: &dyn Fn(u64) -> bool| {
+        let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
+        for step in 1..=steps {
+            clock.step(step, if sends(step) { &works } else { &alone });
+        }
+        clock.now() / steps as f64
+    };
+    let exchanges = |step| step * fragments / every;
+    let seconds =
+        clocked(CLOCKED.next_multiple_of(every), &|step| exchanges(step) > exchanges(step - 1));
+    let share = every as f64 / measured.every as f64;
+    Ok(match measured.every > every {
+        true => share * seconds + (1.0 - share) * clocked(CLOCKED, &|_| false),
+        false => seconds,
+    })
 }
 
 /// How many times dense's speed is worth a word.

@@ -177,7 +177,7 @@ pub(super) fn about_links(target: Option<&AimedAccuracy>) -> String {
     let mut note =
         "Virtual time: what each rank computed by its own processor clock, and what its \
                     messages take on the link. Evaluations are not charged. Step: the median of a \
-                    run, mean and sample deviation over seeds."
+                    run (in rounds of local steps the mean), mean and sample deviation over seeds."
             .to_string();
     if let Some(target) = target {
         note += &format!(
@@ -213,8 +213,8 @@ pub(super) fn work(task: &Task<'_>) -> Option<PageTable> {
         }
     }
     table.note =
-        "On a rank's own processor clock: medians over steps, means ± sample deviation over the \
-                  seeds that finished."
+        "On a rank's own processor clock: medians over steps (in rounds of local steps means), means ± \
+                  sample deviation over the seeds that finished."
             .into();
     (!table.rows.is_empty()).then_some(table)
 }

@@ -10,7 +10,7 @@ use crate::compress::scheme::require;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
-#[serde(expecting = "internally tagged enum Rule")]
+#[serde(expecting = "a rule, such as { by = \"prev-union\", p = 0.75 }")]
 pub enum SelectionRule {
     /// p·k places for the largest |u| inside U, the other places for the largest of the rest.
     PrevUnion {
