@@ -10,7 +10,7 @@
 
 mod gradients;
 
-use std::fmt;
+use std::fmt::Display;
 use std::time::Duration;
 
 use self::gradients::{LAPLACE, gradients, laplaces, uniform};
@@ -20,7 +20,8 @@ use crate::rng::Stream;
 use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Scheme, Solo, State, mesh};
 
 /// A law that a scheme breaks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{law}; {case}: {found}")]
 pub struct Violation {
     /// The law, in a sentence.
     law: &'static str,
@@ -29,14 +30,6 @@ pub struct Violation {
     /// What was found.
     found: String,
 }
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}: {}", self.law, self.case, self.found)
-    }
-}
-
-impl std::error::Error for Violation {}
 
 const SAME_MEAN: &str = "every rank ends with the same bits, whenever it is run";
 const FINITE: &str = "a finite gradient gives a finite mean and finite gauges";
@@ -82,7 +75,7 @@ pub fn check(scheme: &dyn Scheme) -> Result<(), Violation> {
     unbiased(scheme)
 }
 
-fn broken(law: &'static str, case: &str, found: impl fmt::Display) -> Violation {
+fn broken(law: &'static str, case: &str, found: impl Display) -> Violation {
     Violation { law, case: case.to_string(), found: found.to_string() }
 }
 

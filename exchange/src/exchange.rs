@@ -135,7 +135,9 @@ impl Exchange {
         self.member.zeros.begin(None);
         // What a step sent within a group that then came to no end.
         self.member.collective.sent_within = 0;
-        self.route.begin();
+        if let Some(aggregator) = self.route.aggregator() {
+            aggregator.begin();
+        }
         self.sent_by_rules = vec![[0, 0]; self.policy.rules.len()];
         let received = self.groups.iter().map(|_| None).collect();
         let parameters = self.elements() as u64;
@@ -222,7 +224,9 @@ impl Exchange {
         }
         self.learn_from_messages(context, &received, gradient, &takes_part)?;
         // From here on nothing can fail.
-        self.route.end(context);
+        if let Some(aggregator) = self.route.aggregator() {
+            aggregator.end(context);
+        }
         self.commit(context, gradient, &takes_part, &mut traffic.gauges);
         for (buffers, received) in self.member.buffers.iter_mut().zip(received) {
             if let Some((_, received)) = received {

@@ -6,7 +6,6 @@ use crate::record::{FileSum, Provenance, Summary};
 use crate::tensors::MOST_UPDATES;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use std::{error, fmt};
 
 /// What the manifest calls the format.
 pub(super) const FORMAT: &str = "gradwire-checkpoint";
@@ -59,21 +58,11 @@ pub struct Manifest {
 }
 
 /// A program with another format wrote it: no reason to take it for damaged.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it is of version {0}, and this program reads version {VERSION}: resume it with the program that wrote it"
+)]
 pub(super) struct OtherVersion(u64);
-
-impl fmt::Display for OtherVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "it is of version {}, and this program reads version {VERSION}: resume it with the \
-             program that wrote it",
-            self.0
-        )
-    }
-}
-
-impl error::Error for OtherVersion {}
 
 impl Manifest {
     /// Checks that the text is a manifest of a version that this program reads.

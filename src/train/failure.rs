@@ -14,24 +14,15 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 /// A replica is not what that of rank 0 is. Every rank finds the same.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "replicas differ after step {step}: {parameter} is not the same on rank {rank} as on rank 0; this is a defect of the \
+     program or of the memory, not of the recipe"
+)]
 pub(crate) struct ReplicasDiffer {
     pub(crate) step: u64,
     pub(crate) parameter: String,
     pub(crate) rank: usize,
-}
-
-impl std::error::Error for ReplicasDiffer {}
-
-impl fmt::Display for ReplicasDiffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { step, parameter, rank } = self;
-        write!(
-            f,
-            "replicas differ after step {step}: {parameter} is not the same on rank {rank} as on rank 0; this is a defect \
-             of the program or of the memory, not of the recipe"
-        )
-    }
 }
 
 /// Why and when a worker stopped.

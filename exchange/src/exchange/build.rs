@@ -191,7 +191,9 @@ impl Exchange {
         if let Some(feedback) = &mut self.member.feedback {
             feedback.rescale(factor);
         }
-        self.route.rescale(factor);
+        if let Some(aggregator) = self.route.aggregator() {
+            aggregator.rescale(factor);
+        }
     }
 
     /// Gives up, and with it the step that is under way on this rank, if any. On every rank the

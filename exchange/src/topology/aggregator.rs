@@ -9,7 +9,7 @@ use crate::wire::{Frame, Kind, floats};
 use crate::{Error, Layout, Result, Scheme, State};
 
 /// Averages what ranks say of the buckets of one owner, and says what came of it.
-pub(super) struct Aggregator {
+pub(crate) struct Aggregator {
     layout: Layout,
     /// Of each bucket, whether it is averaged here and has something to compress it by.
     owned: Vec<bool>,
@@ -107,7 +107,7 @@ impl Aggregator {
     }
 
     /// Begins a step; answers of one that came to no end are forgotten.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.answered.fill(false);
     }
 
@@ -189,7 +189,7 @@ impl Aggregator {
 
     /// Ends the step, if all of it has been answered: with a compressed downlink
     /// takes up the residual and what compressors have learnt.
-    pub(super) fn end(&mut self, context: StepContext) {
+    pub(crate) fn end(&mut self, context: StepContext) {
         let StepContext { step, exchange, .. } = context;
         let mut answered = self.answered.iter().zip(&self.owned);
         let complete = answered.all(|(answered, owned)| *answered || !owned);
@@ -214,7 +214,7 @@ impl Aggregator {
     }
 
     /// Multiplies the residual, and what was learnt, by `factor`: means are given in another unit from now on.
-    pub(super) fn rescale(&mut self, factor: f32) {
+    pub(crate) fn rescale(&mut self, factor: f32) {
         let codecs = self.buckets.iter_mut().filter_map(Bucket::codec_mut);
         codecs.for_each(|codec| codec.rescale(factor));
         if let Some(feedback) = &mut self.feedback {

@@ -56,7 +56,7 @@ pub(crate) struct Owners {
     /// Of each bucket.
     owners: Arc<[usize]>,
     /// What this rank owns by.
-    aggregator: Option<Aggregator>,
+    pub(super) aggregator: Option<Aggregator>,
 }
 
 /// Where the state of owners is kept, and who they are.
@@ -206,27 +206,6 @@ impl Owners {
             group.note_zeros(*item);
         }
         Ok(())
-    }
-
-    /// As [`Route::begin`](super::Route::begin).
-    pub(super) fn begin(&mut self) {
-        if let Some(aggregator) = &mut self.aggregator {
-            aggregator.begin();
-        }
-    }
-
-    /// As [`Route::end`](super::Route::end).
-    pub(super) fn end(&mut self, context: StepContext) {
-        if let Some(aggregator) = &mut self.aggregator {
-            aggregator.end(context);
-        }
-    }
-
-    /// As [`Route::rescale`](super::Route::rescale).
-    pub(super) fn rescale(&mut self, factor: f32) {
-        if let Some(aggregator) = &mut self.aggregator {
-            aggregator.rescale(factor);
-        }
     }
 
     /// Where the state of what a rank owns is kept.

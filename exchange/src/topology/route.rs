@@ -16,10 +16,11 @@
 
 use std::ops::Range;
 
+use super::aggregator::Aggregator;
 use super::{Setup, Topology, owners};
 use crate::collective::{Collective, Payload};
 use crate::compress::compressor::RANGE_UNIT;
-use crate::group::{Bucket, GroupExchange, Item, Received, StepContext};
+use crate::group::{Bucket, GroupExchange, Item, Received};
 use crate::refusal;
 use crate::traffic::{Operation, Stopwatch};
 use crate::wire::frame::HEADER_BYTES;
@@ -105,24 +106,11 @@ impl Route {
         }
     }
 
-    /// A step begins on this rank: one that was under way is forgotten.
-    pub(crate) fn begin(&mut self) {
-        if let Route::Owners(owners) = self {
-            owners.begin();
-        }
-    }
-
-    /// The step has come to its end on this rank: what it owns takes up its residual and what it has learnt.
-    pub(crate) fn end(&mut self, context: StepContext) {
-        if let Route::Owners(owners) = self {
-            owners.end(context);
-        }
-    }
-
-    /// See [`Exchange::rescale`](crate::Exchange::rescale): of the residual of what this rank owns.
-    pub(crate) fn rescale(&mut self, factor: f32) {
-        if let Route::Owners(owners) = self {
-            owners.rescale(factor);
+    /// What this rank owns, if anything: the means that it takes for all.
+    pub(crate) fn aggregator(&mut self) -> Option<&mut Aggregator> {
+        match self {
+            Route::Owners(owners) => owners.aggregator.as_mut(),
+            Route::Allgather | Route::Sharded => None,
         }
     }
 

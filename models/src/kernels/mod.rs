@@ -116,39 +116,22 @@ pub struct Native {
 }
 
 /// Why a choice of kernels cannot be honoured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// The name is none of [`VALUES`].
+    #[error("{VARIABLE}={0:?} names no kernels: use one of {all}", all = listed(VALUES.iter().map(|(name, _)| name)))]
     Unknown(String),
     /// The name is known, but this CPU (or this build's architecture) lacks the instruction set.
+    #[error("{VARIABLE}={0}: this CPU lacks {0}: use auto or one of {here}", here = listed(Isa::available()))]
     Unsupported(String),
     /// The kernels have no products in this precision: of which kernels, and what else to write.
+    #[error("precision = \"{0}\" on the kernels {1}: {2}")]
     Precision(Precision, String, &'static str),
 }
 
-impl fmt::Display for SelectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(name) => {
-                let names: Vec<&str> = VALUES.iter().map(|(name, _)| *name).collect();
-                write!(f, "{VARIABLE}={name:?} names no kernels: use one of {}", names.join(", "))
-            }
-            Self::Unsupported(name) => {
-                let names: Vec<String> = Isa::available().map(|isa| isa.to_string()).collect();
-                write!(
-                    f,
-                    "{VARIABLE}={name}: this CPU lacks {name}: use auto or one of {}",
-                    names.join(", ")
-                )
-            }
-            Self::Precision(precision, kernels, remedy) => {
-                write!(f, "precision = \"{precision}\" on the kernels {kernels}: {remedy}")
-            }
-        }
-    }
+fn listed(names: impl Iterator<Item = impl ToString>) -> String {
+    names.map(|name| name.to_string()).collect::<Vec<_>>().join(", ")
 }
-
-impl std::error::Error for SelectError {}
 
 impl Kernels {
     /// The kernels that a value of [`VARIABLE`] asks for.
