@@ -330,6 +330,20 @@ mod tests {
 
     use super::*;
 
+    /// 1e-9 is below f16's smallest number, and not below bf16's.
+    #[test]
+    fn what_arrives_as_zero_is_not_sent() {
+        for (format, expected) in [
+            (Format::F32, [4, 7, 9].as_slice()),
+            (Format::F16, &[4, 9]),
+            (Format::Bf16, &[4, 7, 9]),
+        ] {
+            let mut sender = Sender::new(format.into(), false, 3, &Seat::alone(10, 1));
+            sender.send(&[4, 7, 9], [1.0, 1e-9, -2.0].into_iter(), 1, &mut Vec::new());
+            assert_eq!(sender.sent(&[4, 7, 9]), expected, "{format:?}");
+        }
+    }
+
     fn qsgd(levels: u8, norm: Norm, block: usize) -> Values {
         QsgdValues { levels, norm, block }.into()
     }

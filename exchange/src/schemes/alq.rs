@@ -294,6 +294,16 @@ mod tests {
         }
     }
 
+    /// A gradient of one constant: no point of the rule lies within forty deviations of it.
+    #[test]
+    fn what_is_narrower_than_the_rule_sees_keeps_its_weight() {
+        let mut mixture = Mixture::new(8);
+        mixture.spread(2.0, 1.0, 4e-5);
+        mixture.spread(1.0, -1.0, 4e-5);
+        assert_eq!(mixture.bins.first().unwrap()[0], 1.0);
+        assert_eq!(*mixture.bins.last().unwrap(), [2.0; 3]);
+    }
+
     /// Blocks that differ in their means alone are as wide as their means lie apart.
     #[test]
     fn blocks_far_from_each_other_have_levels_where_their_values_are() {

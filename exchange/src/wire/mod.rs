@@ -354,6 +354,23 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_not_finite_are_refused() {
+        for (format, largest, infinite) in [
+            (Format::F32, f32::MAX.to_le_bytes().to_vec(), f32::INFINITY.to_le_bytes().to_vec()),
+            (Format::F16, f16::MAX.to_le_bytes().to_vec(), f16::NAN.to_le_bytes().to_vec()),
+            (
+                Format::Bf16,
+                bf16::MIN.to_le_bytes().to_vec(),
+                bf16::NEG_INFINITY.to_le_bytes().to_vec(),
+            ),
+        ] {
+            assert_eq!(format.check(&largest.repeat(3)), Ok(()));
+            let refused = format.check(&[largest.clone(), infinite, largest].concat());
+            assert!(matches!(refused, Err(Fault::Field { found: 1, .. })), "{format:?}");
+        }
+    }
+
+    #[test]
     fn values_come_back_as_rounded_and_never_infinite() {
         let values =
             [0.0, -0.0, 1.0, -1.000_1, 65_504.0, 1e6, -1e6, f32::MAX, f32::MIN, 1e-40, 3.3e-5];
