@@ -269,6 +269,9 @@ fn what_local_steps_do_not_go_with_is_refused() {
     ] {
         program.refuses(&quick(&sets(settings)), 2, &[said]);
     }
+    // Beside error feedback that would be refused as well.
+    let twice = quick(&sets("policy.clip_norm=1 local.steps=8 local.after=20"));
+    assert!(!program.refuse(&twice, 2).contains("train.clip_norm"));
     // How many buckets there are is known with the model. Of buckets that hold a parameter each no more can be had.
     for (more, parts) in [
         ("", ["write outer.fragments = 1 or fewer", "policy.bucketing = \"parameter\""]),

@@ -98,9 +98,9 @@ pub struct Started {
     /// only after it has been continued with another.
     #[serde(default)]
     pub steps_ahead: i64,
-    /// Bytes that all ranks have sent before that step.
-    #[serde(default)]
-    pub wire_bytes_total: u64,
+    /// Bytes that all ranks have sent before that step; nothing was kept of them until December 2026.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire_bytes_total: Option<u64>,
     /// The rules of the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleParameters>,

@@ -314,7 +314,7 @@ fn started(
         steps: steps.last_step,
         first_step: steps.first_step(),
         steps_ahead: steps.ahead,
-        wire_bytes_total,
+        wire_bytes_total: Some(wire_bytes_total),
         rules,
     })
 }

@@ -17,7 +17,9 @@ pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Re
     let twice = twice(&session.parts(), recipe);
     let never = uncompressed(recipe, session.steps.last_step);
     let idle = no_round(recipe, session.steps.last_step);
-    let all = [altered(session), cut(recipe, samples), slow, never, idle, single, twice, scarce];
+    let late = idle_mix(recipe);
+    let all =
+        [altered(session), cut(recipe, samples), slow, never, idle, late, single, twice, scarce];
     Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())
 }
 
@@ -76,16 +78,21 @@ fn uncompressed(recipe: &Recipe, steps: u64) -> Option<String> {
     ))
 }
 
-/// About settings of local steps that change nothing in this run.
+/// About the share of its own weights that a rank keeps when a mean comes late, where none does.
+fn idle_mix(recipe: &Recipe) -> Option<String> {
+    let outer = recipe.outer?;
+    (outer.delay == 0 && outer.mix != Outer::default().mix).then(|| {
+        format!(
+            "outer.mix = {} changes nothing: with outer.delay = 0 the ranks wait for the mean; leave it out, or write an \
+             outer.delay",
+            outer.mix
+        )
+    })
+}
+
+/// About settings of local steps in a run that has none.
 fn no_round(recipe: &Recipe, steps: u64) -> Option<String> {
     let local = recipe.local;
-    let mixes = recipe.outer.filter(|outer| outer.delay == 0 && outer.mix != Outer::default().mix);
-    if let Some(outer) = mixes {
-        return Some(format!(
-            "outer.mix = {} changes nothing, because outer.delay = 0 waits for the mean; write outer.delay = 1 or more",
-            outer.mix
-        ));
-    }
     if recipe.is_local() {
         return (local.after >= steps).then(|| {
             format!(
@@ -169,6 +176,10 @@ mod tests {
         assert!(no_round(&recipe(&["local.after=5"]), 50).unwrap().contains("local.steps = 16"));
         let weights = recipe(&["local.state=averaged", "outer={}"]);
         assert_eq!([no_round(&weights, 50), no_round(&recipe(&[]), 50)], [None, None]);
+
+        let mixes = idle_mix(&recipe(&["local.steps=4", "outer={mix=0.9}"])).unwrap();
+        assert!(mixes.contains("outer.mix = 0.9"), "{mixes}");
+        assert_eq!(idle_mix(&recipe(&["local.steps=4", "outer={mix=0.9,delay=1}"])), None);
 
         let few = recipe(&["scheme.ratio=1e-6"]);
         assert_eq!(single(&few, 2_000_000), None);

@@ -387,12 +387,13 @@ impl Notes {
         }
     }
 
-    /// A process begins. What all ranks have sent until then is shared by the former ranks, and the rest by as many as
-    /// it has.
+    /// A process begins. What all ranks have sent until then, in older records until the last recorded step, is shared by
+    /// the former ranks, and the rest by as many as it has.
     fn go_on(&mut self, started: &Started) {
-        let one = self.before.sent(started.wire_bytes_total);
-        let all = started.wire_bytes_total as f64;
-        self.before = Before { one, all, workers: started.workers };
+        let recorded = || self.steps.last().map_or(0, |last| last.wire_bytes_total);
+        let all = started.wire_bytes_total.unwrap_or_else(recorded);
+        let one = self.before.sent(all);
+        self.before = Before { one, all: all as f64, workers: started.workers };
     }
 }
 
@@ -471,7 +472,7 @@ fn work(rows: &[&Row], in_rounds: bool) -> Work {
 mod tests {
     use super::*;
 
-    fn started(workers: usize, wire_bytes_total: u64) -> Event {
+    fn started(workers: usize, wire_bytes_total: Option<u64>) -> Event {
         Event::from(Started { workers, wire_bytes_total, steps: 40, ..Started::default() })
     }
 
@@ -490,9 +491,9 @@ mod tests {
             ..Default::default()
         });
         for event in [
-            started(8, 0),
+            started(8, Some(0)),
             step(10, 100.0, 8_000),
-            started(2, 12_000),
+            started(2, Some(12_000)),
             step(20, 100.0, 12_000 + 1_000),
             step(30, 100.0, 12_000 + 3_000),
             epoch,
@@ -503,6 +504,15 @@ mod tests {
         assert_eq!(notes.evaluations[0].bytes, 3000.0);
         let points = losses(&notes.steps, &notes.sent);
         assert_eq!(points.iter().map(|point| point.bytes).collect::<Vec<_>>(), notes.sent);
+
+        // An older record does not say what was sent after the last recorded step: the new ranks are charged with it.
+        let mut notes = Notes::default();
+        for event in
+            [started(8, None), step(10, 100.0, 8_000), started(2, None), step(20, 100.0, 13_000)]
+        {
+            notes.take(&event);
+        }
+        assert_eq!(notes.sent, [1000.0, 1000.0 + 2500.0]);
     }
 
     /// Of 401 recorded steps the last is a point of its own: one batch, where the others are of five.

@@ -43,7 +43,7 @@
 //! With `lambda` feedback is possible, and is what small λ need to converge. The expected error is
 //! at most λ times that of rounding to the nearest of its best levels, which is 0.50, 0.18 and 0.05 of
 //! the squared norm for 2, 4 and 8 levels and Laplace distributed elements: a contraction for such
-//! gradients up to λ = 2^bits, beyond which feedback is refused. No λ makes a contraction of it for
+//! gradients up to λ = 2^bits (with one bit below it), beyond which feedback is refused. No λ makes a contraction of it for
 //! every gradient: where no level is 0, zeros do not stay zeros.
 
 use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics};

@@ -491,7 +491,6 @@ pub fn step_seconds(
     let alone = StepWork { before, backward, after, ..StepWork::default() };
     let alone = vec![alone; recipe.workers];
     let works: Vec<StepWork> = (0..recipe.workers).map(work).collect();
-    // Of a longer round the steps that are left out send nothing.
     let every = measured.every.min(LONGEST.max(fragments));
     let clocked = |steps: u64, sends: &dyn Fn(u64) -> bool| {
         let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
@@ -503,11 +502,12 @@ pub fn step_seconds(
     let exchanges = |step| step * fragments / every;
     let seconds =
         clocked(CLOCKED.next_multiple_of(every), &|step| exchanges(step) > exchanges(step - 1));
+    if measured.every <= every {
+        return Ok(seconds);
+    }
+    // The steps of a longer round that were left out send nothing.
     let share = every as f64 / measured.every as f64;
-    Ok(match measured.every > every {
-        true => share * seconds + (1.0 - share) * clocked(CLOCKED, &|_| false),
-        false => seconds,
-    })
+    Ok(share * seconds + (1.0 - share) * clocked(CLOCKED, &|_| false))
 }
 
 /// How many times dense's speed is worth a word.

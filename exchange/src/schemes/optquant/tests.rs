@@ -68,6 +68,8 @@ fn feedback_is_sound_with_a_bias_alone() {
     assert!(unsound.properties().soundness.check("optquant", true).is_err());
     let biased = Config { lambda: Some(2.0), ..unsound };
     assert_eq!(biased.properties().soundness, Soundness::Sound);
+    let largest = Config { lambda: Some(8.0), ..biased.clone() };
+    assert_eq!(largest.properties().soundness, Soundness::Sound);
     let hardly = Config { lambda: Some(8.5), ..biased };
     assert!(hardly.properties().soundness.check("optquant", true).is_err());
 }

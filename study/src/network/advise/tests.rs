@@ -72,10 +72,10 @@ fn a_step_of_local_steps_has_its_share_of_an_exchange() {
         let cost = SchemeCost { every, ..measured(1e6, 0.01) };
         step_seconds(&recipe, &compute, &cost, &link).unwrap() - compute.seconds()
     };
-    // 60 is no multiple of the steps that are clocked.
-    for every in [4, 60] {
+    // 60 is no multiple of the steps that are clocked; of the longest round most steps are not clocked.
+    for every in [4, 60, 1_000_000] {
         let share = of(1) / every as f64;
-        assert!((of(every) / share - 1.0).abs() < 1e-6, "{every}: {} {share}", of(every));
+        assert!((of(every) / share - 1.0).abs() < 1e-5, "{every}: {} {share}", of(every));
     }
 }
 
